@@ -14,10 +14,10 @@ COMMANDS = {
   "netbench": "measure rounds over a slow link against rounds without communication: --bandwidth=200mbit --latency=5ms",
   "plan": "recommend batch, workers, servers, delay and period: --config=... or --model=vgg_a, --cluster=cori_fdr",
   "dryrun": "compile the step for unavailable devices: --config=... --topology=v5e:4x4 [--algorithms=a,b]",
-  "calibrate": "measure this machine's steps and collectives as cluster 'measured': [--processes=2] [--json=FILE]",
+  "calibrate": "measure this machine's steps and collectives for the cluster 'measured': [--processes=2] [--json=FILE]",
   "reproduce": "compare published numbers with predictions, in experiments/papers/: [--check]",
   "tokenize": "convert a text to token files: --text=FILE --out=FOLDER [--level=bpe --vocabulary=4096]",
-  "list": "list the algorithms with their taxonomy, the models and the data sets",
+  "list": "list the algorithms (with their taxonomy), models, data sets and clusters",
 }
 
 
@@ -41,19 +41,19 @@ def main() -> int:
     print(f"unknown command '{command}'; the commands are {', '.join(COMMANDS)}{hint}", file=sys.stderr)
     return 2
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-  gc.set_threshold(100_000, 20, 20)  # with the defaults, searches for cycles take half a second of the imports
+  gc.set_threshold(100_000, 20, 20)  # with the defaults, garbage collection takes half a second during the imports
   try:
     from experiments.command_line import cli  # not at the top: JAX takes a second to import
   except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] in ("ddl", "experiments"):
       raise
     print(
-      f"{error.name} is not installed; run python -m pip install -r requirements.txt, or make demo", file=sys.stderr
+      f"{error.name} is not installed; run python -m pip install -r requirements.txt, or run make demo", file=sys.stderr
     )
     return 2
 
   code = cli.run(command, sys.argv[2:])
-  gc.freeze()  # otherwise Python searches all objects for cycles at the exit, for half a second
+  gc.freeze()  # otherwise Python searches all objects for cycles at exit, which takes half a second
   return code
 
 

@@ -1,7 +1,7 @@
-"""The collective algorithms of papers until 2024 on handwritten digits, eight workers, the same number of examples.
+"""The collective algorithms published up to 2024 on handwritten digits, eight workers, the same number of examples.
 
 docs/reference/algorithms.md lists their papers. Algorithms with a period exchange every ten steps, unless set below.
-sharded_sync_sgd is omitted, because its results are those of sync_sgd. Later ones are in field_lm.py and
+sharded_sync_sgd is omitted, because its results are those of sync_sgd. Later algorithms are in field_lm.py and
 field_noniid.py.
 
   python run.py compare --config=configs/digits_field.py

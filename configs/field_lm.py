@@ -1,10 +1,11 @@
 """Twelve low-communication methods and synchronous SGD on a byte-level language model, four workers.
 
-Every step: Liu et al. 2404.00438 (Distributed Lion), Ahn et al. 2504.05295 (Dion). Every ten steps: local SGD with
-AdamW and with the periods of Gu et al. 2310.14423 (QSR), Zhou et al. 2006.00441 (DaSGD), Douillard et al. 2311.08105
-(DiLoCo) and 2501.18512 (Streaming DiLoCo), Therien et al. 2505.23725 (MuLoCo), Kolehmainen et al. 2506.10911 (NoLoCo),
-Cheng et al. 2412.07210 (EDiT), Iacob et al. 2505.22549 (DES-LOC), Sarfi et al. 2508.15706 (SparseLoCo). The text is
-the language reference that Python ships, or a file of tokens or text (config.data.name, config.data.path).
+Exchange every step: Liu et al. 2404.00438 (Distributed Lion), Ahn et al. 2504.05295 (Dion). Exchange every ten steps:
+local SGD with AdamW, Zhou et al. 2006.00441 (DaSGD), Douillard et al. 2311.08105 (DiLoCo) and 2501.18512 (Streaming
+DiLoCo), Therien et al. 2505.23725 (MuLoCo), Kolehmainen et al. 2506.10911 (NoLoCo), Cheng et al. 2412.07210 (EDiT),
+Iacob et al. 2505.22549 (DES-LOC), Sarfi et al. 2508.15706 (SparseLoCo). Exchange every five steps or more, depending on
+the learning rate: local SGD with AdamW and the periods of Gu et al. 2310.14423 (QSR). The text is the language
+reference that Python ships, or a file of tokens or text (config.data.name, config.data.path).
 docs/reference/low_communication.md reports the results.
 
   python run.py compare --config=configs/field_lm.py \

@@ -5,12 +5,12 @@ Gossip on a ring: Lian et al. 1705.09056 (D-PSGD), Pu and Nedic 1803.07741 (grad
 2105.09080 (Gossip-PGA); on the one-peer exponential graph: Assran et al. 1811.10792 (SGP); on a binary tree: Vogels et
 al. 2110.04175 (RelaySGD). Federated: McMahan et al. 1602.05629 (FedAvg), Reddi et al. 2003.00295 (FedAdam), Li et al.
 1812.06127 (FedProx), Karimireddy et al. 1910.06378 (SCAFFOLD). FedNova is omitted, because it is FedAvg if all workers
-take the same number of steps. The shards are those of Hsu et al. 1909.06335; each seed draws other shards.
+take the same number of steps. The shards are drawn as in Hsu et al. 1909.06335; each seed has its own.
 
   python run.py compare --config=configs/field_noniid.py
 
-Expected: about a minute on two cores. All except independent workers, the control, reach 90 %, FedAvg and FedAdam with
-four of five seeds. Exact diffusion and gradient tracking need about as many steps as synchronous SGD.
+Expected: about a minute on two cores. All except independent workers, the control, reach 90 %; FedAvg and FedAdam do so
+with four of five seeds. Exact diffusion and gradient tracking need about as many steps as synchronous SGD.
 """
 
 from ddl.config import base

@@ -1,4 +1,4 @@
-"""Stability limits of EASGD on a quadratic: published (Zhang et al. 2014, arXiv 1412.6651), and of three ddl variants.
+"""Stability limits of EASGD on a quadratic: as published (Zhang et al. 2014, arXiv 1412.6651), and in three variants.
 
   python run.py reproduce
 

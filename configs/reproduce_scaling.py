@@ -14,7 +14,7 @@ def get_config():
   config = ml_collections.ConfigDict()
   config.bucket = 25e6  # bytes of gradients per message, as in PyTorch's DDP
   config.ethernet = 50e-6  # latency (s) between nodes on EC2: assumed
-  config.rounds = 5  # fixed-point iterations for a base that itself has exchanges
+  config.rounds = 5  # fixed-point iterations for the step time, if the first point has exchanges
   config.hard = 0.95  # points below this efficiency form the harder set
   config.pieces = 24  # equal layers for a network without a layer table
   return config.lock()

@@ -21,14 +21,14 @@ class Exchange(NamedTuple):
   Let t be the number of finished steps. A message is sent (`launch`) at t = offset + period, offset + 2 period, ...,
   and arrives (`merge`) `delay` steps later; with `delay` = 0 it arrives at once. Delayed messages that arrive at t are
   merged before a message is sent at t. The first launch must be at t >= 0, or at t >= 1 if `delay` is 0. With an offset
-  of -period it precedes the first step.
+  of -period, the first launch precedes the first step.
 
   The steps between a launch and its merge do not depend on the message, so communication can overlap them. If the delay
   exceeds the period, several messages are in flight and arrive in the order of their launches.
 
   A round consists of the steps up to the next launch. If the period is a function of the round k = 0, 1, ..., messages
   are sent at t = offset + period(0), offset + period(0) + period(1), ... With a period of `FirstSteps(n)`, messages are
-  sent at t = offset + 1, ..., offset + n only: algorithms that send other messages in their first steps use it.
+  sent at t = offset + 1, ..., offset + n only, for algorithms whose messages differ in the first steps.
   """
 
   launch: Callable[[Any, Tree, Tree], tuple[Tree, Tree]]  # (group, state, params) -> (message, state): communicates
@@ -42,12 +42,12 @@ NEVER = 2**30  # the period of a round that does not end, in steps
 
 
 class FirstSteps(NamedTuple):
-  """The period of an exchange that ends: 1 in the first `count` rounds, then NEVER."""
+  """The period of an exchange that sends only `count` messages: 1 in the first `count` rounds, then NEVER."""
 
   count: int  # >= 1
 
   def __call__(self, round_: Any) -> Any:
-    """Return the period of a round, an int or a traced integer."""
+    """Return the period of round `round_`, which is an int or a traced integer."""
     if isinstance(round_, int):
       return 1 if round_ < self.count else NEVER
     return jnp.where(round_ < self.count, jnp.int32(1), jnp.int32(NEVER))
@@ -73,18 +73,18 @@ class Algorithm(NamedTuple):
 
 
 def descend(inner: optax.GradientTransformation, grads: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
-  """Take a step of the inner optimizer, x <- x + u, u = inner(g); return (params, inner state)."""
+  """Take a step of the inner optimizer, x <- x + u with u = inner(g), and return (params, inner state)."""
   updates, state = inner.update(grads, state, params)
   return optax.apply_updates(params, updates), state
 
 
 def select(condition: Any, new: Tree, old: Tree) -> Tree:
-  """Return the leaves of `new` where the condition, bool, holds, and those of `old` elsewhere."""
+  """Return a tree with the values of `new` where the boolean `condition` is true, and those of `old` elsewhere."""
   return jax.tree.map(lambda x, y: jnp.where(condition, x, y), new, old)
 
 
 def inner_step(inner: optax.GradientTransformation) -> Callable[[Any, Tree, Any, Tree], tuple[Tree, Any]]:
-  """Return `local` for algorithms whose state holds the optimizer's state as `inner`: x_i <- x_i + inner(g_i)."""
+  """Return a `local` function, x_i <- x_i + inner(g_i), for algorithms with the optimizer's state in `state.inner`."""
 
   def local(group: Any, grads: Tree, state: Any, params: Tree) -> tuple[Tree, Any]:
     params, inner_state = descend(inner, grads, state.inner, params)
@@ -93,7 +93,7 @@ def inner_step(inner: optax.GradientTransformation) -> Callable[[Any, Tree, Any,
   return local
 
 
-# Types of optax states -> the field that only counts steps, for a schedule.
+# Type of an optax state -> its field that counts steps for a schedule or a condition, and for nothing else.
 STEP_COUNTS = {
   optax.AddNoiseState: "count",
   optax.ConditionallyMaskState: "step",
@@ -105,9 +105,9 @@ IRREGULAR = (optax.MultiStepsState, optax.ConditionallyMaskState, optax.Conditio
 
 
 def step_count(node: Any) -> str | None:
-  """Return the field in which a part of an optax state counts steps for a schedule; None if it has no such field.
+  """Return the name of the field in which a part of an optax state counts steps for a schedule, or None.
 
-  This is `count` if it is the only field or if there is a field `hyperparams`, else the field in STEP_COUNTS.
+  The field is `count` if it is the only one or if there is a field `hyperparams`; otherwise it is that in STEP_COUNTS.
   """
   fields = getattr(node, "_fields", ())
   scheduled = fields == ("count",) or {"count", "hyperparams"} <= {*fields}
@@ -116,9 +116,9 @@ def step_count(node: Any) -> str | None:
 
 
 def at_step(state: Tree, step: Any) -> Tree:
-  """Return an optax state with the step counts of its schedules set to `step`; other counts, as in Adam, do not change.
+  """Return an optax state with the step counts of its schedules (see `step_count`) set to `step`.
 
-  See `step_count`. The inner state of a state in IRREGULAR does not change.
+  Other counts, such as Adam's, do not change. Nor do the inner states of wrappers whose state has a type in IRREGULAR.
   """
 
   def with_step(node: Any) -> Any:
@@ -156,7 +156,7 @@ class Arrivals(NamedTuple):
 
 
 ORDERS = ("first_come", "round_robin")  # first come, first served; by rank
-PEERS = ("none", "uniform", "bipartite")  # no peer; any other worker; ring neighbors (even with odd ranks)
+PEERS = ("none", "uniform", "bipartite")  # no peer; any other worker; a neighbor in a ring of an even number of workers
 
 
 class LockFree(NamedTuple):
@@ -186,8 +186,8 @@ class ServerAlgorithm(NamedTuple):
 
   With `periods`, a worker's number of steps per round depends on its speed: `periods` receives the workers' mean step
   times relative to that of the fastest worker (1 or more), and returns for each worker an integer from max(1, `delay`)
-  to `period`. The step times are those of the config (`times`), also in real time. A run ends when its rounds together
-  have as many steps as those of a run with equal speeds.
+  to `period`. The step times are those of the config (`times`), even if the run is in real time. A run ends when its
+  rounds together have as many steps as those of a run with equal speeds.
   """
 
   init: Callable[[Tree], tuple[Tree, Tree, Tree]]  # params -> (worker state, server, initial reply)
@@ -231,7 +231,7 @@ class Spec(NamedTuple):
   citation: str  # authors, year, arXiv id
   taxonomy: Taxonomy
   symbols: Mapping[str, str] = {}  # hyperparameter -> its symbol in the paper
-  expects: Mapping[str, tuple[Any, str]] = {}  # config key -> its expected value, and what another value does
+  expects: Mapping[str, tuple[Any, str]] = {}  # config key -> (expected value, the effect of any other value)
 
 
 class Wrapper(NamedTuple):
@@ -248,8 +248,8 @@ class Model(NamedTuple):
   """A model as pure functions. `extra` is its non-trained state, such as batch-norm statistics, or {}.
 
   Attributes:
-    metrics: per-example test metrics by name: "loss", "accuracy" for classes and tokens, and any others. None: report
-      only the loss, computed with a fixed key.
+    metrics: returns per-example test metrics by name: "loss", "accuracy" for classification and language tasks, and
+      any others. None: report only the loss, computed with a fixed key.
     dense: whether gradients stay fast under vmap and scan on a CPU, unlike those of XLA's convolutions (see
       `ddl.models.cpu.convolve`).
     rules: sharding rules over a worker's devices, by name. Every model also supports "fsdp".
@@ -281,7 +281,8 @@ class Source(NamedTuple):
 
   size: int
   take: Callable[[np.ndarray], dict[str, np.ndarray]]
-  labels: np.ndarray | None = None  # [size] int, for label-skewed partitions: y, or group numbers >= num_outputs
+  labels: np.ndarray | None = None  # [size] int, the groups of label-skewed partitions: the classes y, or other
+  # groups, whose numbers start at num_outputs
   augmented: Callable[[Sequence[np.random.Generator], np.ndarray], dict[str, np.ndarray]] | None = None  # ([n], [n, b])
   stream: Callable[[int, int, int], Any] | None = None
 
@@ -294,8 +295,8 @@ def channels_first(shape: Sequence[int]) -> bool:
 class Data(NamedTuple):
   """A data set: training, validation and test examples, and their description.
 
-  meta: {"task": "classification" | "regression" | "language", "shape": one example's x shape, "num_outputs":
-  classes, outputs or vocabulary, "description": one line on the origin of the examples, ...}
+  meta: {"task": "classification" | "regression" | "language", "shape": shape of x of one example, "num_outputs":
+  number of classes, outputs or tokens, "description": one line on the origin of the examples, ...}
   tests: further test sets by name; their metrics are test_<name>_loss, test_<name>_accuracy, ...
   """
 

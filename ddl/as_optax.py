@@ -20,7 +20,8 @@ class Queue(NamedTuple):
   """The state of an exchange: its messages in flight (oldest first), and its launch steps if the period varies."""
 
   messages: tuple[Tree, ...]  # [slots]; free slots hold stale values
-  clock: Any  # (launches so far [], next launch step [], launch steps of messages [max(delay, 1)], -1: free)
+  clock: Any  # (launches so far [], next launch step [], launch steps of messages [max(delay, 1)] with -1 for a free
+  # slot); () for a constant period
 
 
 class AsOptaxState(NamedTuple):
@@ -31,7 +32,10 @@ class AsOptaxState(NamedTuple):
   queues: tuple[Queue, ...]  # one per exchange
 
   def evaluate(self, params: Tree) -> Tree:
-    """Return the consensus model. `as_optax` overrides this in a subclass; unpickling restores the base class."""
+    """Return the consensus model.
+
+    Only the subclass in `as_optax` can compute it. An unpickled state is of this base class, which raises ValueError.
+    """
     raise ValueError("the state passed to consensus must come from tx.init or tx.update, got an unpickled state.")
 
   def __reduce__(self) -> tuple[Any, ...]:
@@ -41,7 +45,7 @@ class AsOptaxState(NamedTuple):
 def consensus(state: Any, params: Tree) -> Tree:
   """Return the model to evaluate, equal on all workers, such as EASGD's center or the mean of local SGD's models.
 
-  Like `update`, call it where the named axis of the workers is bound.
+  Call this function where the named axis of the workers is bound, as for the transformation's `update`.
 
   Args:
     state: this worker's state of `as_optax`, or of a transformation that contains one, such as `optax.chain`.
@@ -53,7 +57,7 @@ def consensus(state: Any, params: Tree) -> Tree:
   nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, AsOptaxState))
   states = [node for node in nodes if isinstance(node, AsOptaxState)]
   if len(states) != 1:
-    raise OptionError("state", "an optimizer state with exactly one state of as_optax", f"one with {len(states)}")
+    raise OptionError("state", "an optimizer state with exactly one state of as_optax", f"{len(states)} such states")
   return states[0].evaluate(params)
 
 
@@ -68,7 +72,8 @@ def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> opt
   Since the length of the run is unknown, the state always has room for every message in flight. A message that would
   arrive after the last step costs memory and compile time but has no effect.
 
-  If an algorithm sets params to a mean, they become old + (mean - old), equal on all workers only up to rounding.
+  If an algorithm sets params to a mean, they become old + (mean - old), which is equal on all workers only up to
+  rounding.
 
   Args:
     algorithm: from a factory such as `ddl.dasgd`. A period that is a function must also accept a traced round.
@@ -79,7 +84,7 @@ def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> opt
     A transformation. `ddl.consensus(state, params)` returns the model to evaluate.
 
   Raises:
-    ValueError: if the algorithm has a server, or a period, delay or offset is invalid; from `init`, if too many
+    ValueError: if the algorithm is not collective, or a period, delay or offset is invalid; from `init`, if too many
       messages are in flight; from `update`, if params are missing.
   """
   if isinstance(algorithm, ServerAlgorithm):
@@ -191,7 +196,7 @@ class _Flight:
     return Queue(self.messages, self.times)
 
   def _launches(self, step: Any) -> tuple[Any, Any]:
-    """Record a launch if one is due after `step` steps; return (whether it is due, messages in flight before it)."""
+    """Record a launch if one is due after `step` steps; return (whether it is due, number of messages in flight)."""
     clock = self.clock
     if clock.steady:
       if clock.every_step:
@@ -205,14 +210,14 @@ class _Flight:
     return due, place
 
   def _launched(self, step: Any) -> jax.Array:
-    """Return the number of launches due in the first `step` steps or right after the last, for a constant period."""
+    """Return the number of launches that are due after at most `step` steps, for a constant period."""
     clock = self.clock
     return jnp.where(step < clock.first, 0, (step - clock.first) // clock.steady + 1)
 
   def _leaves(self, step: Any) -> Any:
-    """Return whether a message is launched after `step` steps; if the period varies, forget that launch.
+    """Return whether a message is launched after `step` steps: True, not traced, if one is launched at every step.
 
-    Return the Python bool True if a message is launched at every step.
+    If the period varies, also delete the record of that launch.
     """
     clock = self.clock
     if clock.steady is None:
@@ -237,7 +242,7 @@ def _queue(group: Group, clock: Clock, state: Tree, params: Tree) -> Queue:
 
 
 def _message(group: Group, exchange: Exchange, state: Tree, params: Tree) -> Tree:
-  """Return zeros with the shapes of the exchange's message, by tracing `launch` without communication."""
+  """Trace `launch` without communication; return zeros with the shapes and types of its message."""
   try:
     workers = group.size()
   except NameError:

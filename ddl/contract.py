@@ -1,8 +1,8 @@
 """Check what the functions of user-defined algorithms and models return, whenever JAX traces one of them.
 
-`of_collective`, `of_server` and `of_model` return the same object with checked functions. If a function returns another
-structure, shape or type than `ddl.api` requires, a one-line error names the function. Compiled programs run without
-checks.
+`of_collective`, `of_server` and `of_model` return a copy of the object with checked functions. If a function returns a
+value whose structure, shape or type is not the one that `ddl.api` requires, a one-line error names the function.
+Compiled programs run without checks.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,8 @@ def of_collective(algorithm: Algorithm) -> Algorithm:
   """Wrap a collective algorithm so that the results of its functions are checked.
 
   Raises:
-    ValueError: if it is not an `Algorithm`, or its exchanges are not a tuple of valid `Exchange`s.
+    ValueError: if it is not an `Algorithm`, a required field is not a function, or its exchanges are not a tuple of
+      valid `Exchange`s.
   """
   _is(algorithm, Algorithm, "the algorithm")
   for clock in Schedule(algorithm.exchanges).clocks:
@@ -142,7 +143,7 @@ def of_model(model: Model) -> Model:
     returned = _call(name, model.loss, params, extra, batch, key)
     value, after = _pair(name, returned, "loss", "extra")
     if jnp.shape(value) != () or not jnp.issubdtype(jnp.result_type(_arrays(name, value)), jnp.floating):
-      raise ValueError(f"{name} must return a scalar loss of a floating-point type, got {_kind(value)}.")
+      raise ValueError(f"{name} must return a floating-point scalar as the loss, got {_kind(value)}.")
     return value, _same(name, "extra", after, extra)
 
   def metrics(params: Tree, extra: Tree, batch: Any) -> Mapping[str, Any]:
@@ -151,7 +152,7 @@ def of_model(model: Model) -> Model:
     returned = _call(name, model.metrics, params, extra, batch)
     size = len(jax.tree.leaves(batch)[0])
     if not isinstance(returned, Mapping) or "loss" not in returned:
-      raise ValueError(f"{name} must return a dict with 'loss', got {_kind(returned)}.")
+      raise ValueError(f"{name} must return a dict with the key 'loss', got {_kind(returned)}.")
     for key, value in returned.items():
       if jnp.shape(_arrays(name, value)) != (size,):
         raise ValueError(f"{name} must return '{key}' of shape [{size}] (one value per example), got {_kind(value)}.")
@@ -174,7 +175,7 @@ def trace_model(model: Model, batch: Any) -> None:
 
 def _is(value: Any, kind: type, what: str) -> None:
   if not isinstance(value, kind):
-    raise ValueError(f"{what} must be a ddl {kind.__name__}, got {_kind(value)}.")
+    raise ValueError(f"{what} must be a ddl.api.{kind.__name__}, got {_kind(value)}.")
 
 
 def _functions(value: Any, names: tuple[str, ...]) -> None:
@@ -229,7 +230,8 @@ def _arrays(name: str, tree: Tree) -> Tree:
   """Check that all leaves of a tree are arrays or numbers; return the tree."""
   for path, x in jax.tree.leaves_with_path(tree):
     if not hasattr(x, "dtype") and not isinstance(x, bool | int | float | complex):
-      raise ValueError(f"{name} must return arrays, got {_kind(x)} at '{jax.tree_util.keystr(path)}'.")
+      place = f" at {jax.tree_util.keystr(path)}" * bool(path)
+      raise ValueError(f"{name} must return arrays, got {_kind(x)}{place}.")
   return tree
 
 
@@ -243,6 +245,8 @@ def _kind(value: Any) -> str:
     return repr(value)
   if hasattr(value, "dtype") and hasattr(value, "shape"):
     return f"{value.dtype}{list(value.shape)}"
-  if isinstance(value, tuple | list | Mapping):
+  if isinstance(value, Mapping):
+    return f"a dict with the keys {', '.join(map(repr, value))}" if value else "an empty dict"
+  if isinstance(value, tuple | list):
     return f"{type(value).__name__} of {len(value)}"
   return type(value).__name__

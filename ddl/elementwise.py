@@ -36,7 +36,7 @@ CALLED = {"closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "jit
 class Elements(NamedTuple):
   """A description of the elements of an array [*lead, *rest], where `rest` is () or the shape of a parameter leaf.
 
-  Along `rest`, the elements are all equal (uniform), or each one is computed from one element of the leaf.
+  Along `rest`, the elements are all equal (uniform), or each is computed from the leaf's element at the same position.
   """
 
   expression: int  # number of the expression in `_Expressions`

@@ -1,4 +1,4 @@
-"""Errors that carry the invalid option as data; their messages are the same for Python calls and commands."""
+"""The error for an invalid option; its message is the same for Python calls and commands."""
 
 import difflib
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ class OptionError(ValueError):
   Attributes:
     option: an argument, a field of `RunOptions` such as "workdir", or a key such as "config.algorithm.period".
     condition: the condition that the value violates, such as "an integer >= 1".
-    value: the value to show; None: show none, because the option is missing or the condition is sufficient.
+    value: the value to show; None: show no value, because the option is missing or the condition is clear without it.
     advice: at most one sentence.
   """
 
@@ -26,6 +26,6 @@ class OptionError(ValueError):
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-  """Return advice that suggests the known name closest to a misspelled one, or ""."""
+  """Return advice that suggests the known name closest to the misspelled `name`, or "" if none is close."""
   near = difflib.get_close_matches(name, [*known], n=1, cutoff=cutoff)
   return f"Did you mean '{near[0]}'?" if near else ""

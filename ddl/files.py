@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Declared(NamedTuple):
-  """Shape, type and size of an array of a .npz file, read from its header."""
+  """Shape, type and size of an array in a .npz file, read from the array's header."""
 
   shape: tuple[int, ...]
   dtype: np.dtype
@@ -23,20 +23,20 @@ def local(path: str | Path) -> Path:
   """Expand ~ in a path.
 
   Raises:
-    ValueError: for a URL, ~ without a home folder, or characters that no file system accepts.
+    ValueError: for a URL, for ~ if the home folder is unknown, and for NUL or undecodable bytes.
   """
   if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", str(path)):
-    raise ValueError(f"{path} must be a path on this machine, not a URL. Mount or copy it first.")
+    raise ValueError(f"{path} must be a path on this machine, not a URL. Mount or download it first.")
   if "\0" in str(path) or any("\ud800" <= c <= "\udfff" for c in str(path)):
     raise ValueError(f"{str(path)!a} must be a path without NUL or undecodable bytes.")
   try:
     return Path(path).expanduser()
   except RuntimeError as error:
-    raise ValueError(f"~ in {path} must expand to a home folder, but this user has none.") from error
+    raise ValueError(f"{path} must be a path without ~, because the home folder is unknown.") from error
 
 
 def cache_folder() -> Path:
-  """Return ~/.cache/ddl, or its equivalent under XDG_CACHE_HOME. Raises ValueError without a home folder."""
+  """Return ~/.cache/ddl, or its equivalent under XDG_CACHE_HOME. Raises ValueError if the home folder is unknown."""
   return local(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "ddl"
 
 
@@ -52,10 +52,13 @@ def regular(path: str | Path) -> Path:
 
 
 def npz_arrays(path: str | Path, names: Collection[str]) -> dict[str, Declared]:
-  """Return, by name, the headers of those arrays in `names` that a .npz file contains, without unpacking the arrays.
+  """Read the headers of those arrays of a .npz file whose names are in `names`, without unpacking the arrays.
+
+  Returns:
+    name -> header, for each of these arrays.
 
   Raises:
-    ValueError: if an entry of the archive is not an array, or its size does not match its header.
+    ValueError: if one of these entries is not an array in .npy format 1.0, or its size does not match its header.
     Exception: any error of zipfile or zlib for a damaged archive.
   """
   arrays = {}
@@ -68,9 +71,9 @@ def npz_arrays(path: str | Path, names: Collection[str]) -> dict[str, Declared]:
         try:
           version = np.lib.format.read_magic(member)
         except ValueError as error:
-          raise ValueError(f"{name} must be an array.") from error
+          raise ValueError(f"{name} must be an array in .npy format.") from error
         if version != (1, 0):
-          raise ValueError(f"{name} must be an array of numbers (no structured or object array).")
+          raise ValueError(f"{name} must be an array in .npy format 1.0, got format {version[0]}.{version[1]}.")
         shape, _, dtype = np.lib.format.read_array_header_1_0(member)
         header = member.tell()
       nbytes = int(np.prod(shape, dtype=object)) * dtype.itemsize
@@ -84,7 +87,7 @@ def read_json(path: Path, advice: str = "; train again in another workdir") -> d
   """Read a JSON file that contains an object.
 
   Raises:
-    ValueError: if the file is damaged or not a regular file; the message ends with the advice.
+    ValueError: if the file is damaged (the message then ends with `advice`) or not a regular file.
     FileNotFoundError: if the file does not exist.
   """
   regular(path)

@@ -19,7 +19,11 @@ class Group:
   """
 
   def __init__(self, axis: AxisName):
-    """Bind to one named axis or a pair, as bound by `jax.vmap(axis_name=...)`, `jax.shard_map` or `jax.pmap`."""
+    """Use a named axis, or a pair of them, of `jax.vmap(axis_name=...)`, `jax.shard_map` or `jax.pmap`.
+
+    Raises:
+      ValueError: for more than two axes.
+    """
     self.axes = axis if isinstance(axis, tuple) else (axis,)
     if len(self.axes) > 2:
       raise ValueError(f"axis must be one named axis or a pair of them, got {axis}.")
@@ -105,7 +109,7 @@ class Group:
     """Return the value of worker sources[rank], or zeros if sources[rank] is None.
 
     Raises:
-      ValueError: if `sources` does not have one entry per worker, or contains a rank twice or outside 0..p-1.
+      ValueError: if `sources` does not have one entry per worker, repeats a rank, or contains a rank outside 0..p-1.
     """
     senders = [s for s in sources if s is not None]
     if len(sources) != self.size() or len({*senders}) < len(senders) or not {*senders} <= {*range(self.size())}:
@@ -132,7 +136,7 @@ class Group:
 
 
 def _complete(targets: dict[int, int], count: int) -> list[tuple[int, int]]:
-  """Complete (source, target) pairs to a permutation, as `lax.ppermute` under vmap requires; add (i, i) if possible."""
+  """Complete {source: target} to a permutation, as `lax.ppermute` under vmap requires; add pairs (i, i) if possible."""
   free = set(range(count)) - set(targets.values())
   left = [i for i in range(count) if i not in targets]
   unmoved = {i: i for i in left if i in free}
@@ -141,7 +145,7 @@ def _complete(targets: dict[int, int], count: int) -> list[tuple[int, int]]:
 
 
 def _rounds(sources: Sequence[int | None], outer: int, inner: int) -> list[tuple[list[tuple[int, int]], Any, Any]]:
-  """Split a permutation of workers into permutations of devices, in each of which a device sends at most one value.
+  """Split a permutation of workers into permutations of devices, each of which moves at most one value per device.
 
   Args:
     sources: as for `Group.permute`.
@@ -149,8 +153,8 @@ def _rounds(sources: Sequence[int | None], outer: int, inner: int) -> list[tuple
     inner: number of workers per device.
 
   Returns:
-    For each permutation of devices: (pairs (source device, target device), index on each device of the worker that
-    sends [outer], index on each device of the worker that receives [outer], -1 for none).
+    A list with one tuple per permutation of devices: its pairs (source device, target device); for each device, the
+    index of its worker that sends, [outer]; for each device, the index of its worker that receives, or -1, [outer].
   """
   from scipy.sparse import csr_array
   from scipy.sparse.csgraph import maximum_bipartite_matching
@@ -172,10 +176,10 @@ def _rounds(sources: Sequence[int | None], outer: int, inner: int) -> list[tuple
 
 
 class Present(Group):
-  """A group with absent workers: `sum`, `mean` and `max` are over those present, and all workers receive the result."""
+  """A group with absent workers: `sum`, `mean` and `max` omit their values, and all workers receive the result."""
 
   def __init__(self, group: Group, present: Any):
-    """Restrict the reductions of `group`. present: whether this worker is present, [] bool."""
+    """Restrict the reductions of `group` to the present workers. present: whether this worker is present, [] bool."""
     super().__init__(group.axes)
     self.group, self.present = group, present
 

@@ -20,13 +20,13 @@ class Sent(NamedTuple):
   nbytes: int  # of the input; for an all_gather, of the result
   messages: int  # number of arrays
   sources: tuple[int | None, ...] = ()  # of a permute: the rank that each worker receives from
-  senders: int | None = None  # of an all-reduce: workers whose values are summed; None: all
+  senders: int | None = None  # of an all-reduce: number of workers whose values are summed; None: all
 
   def per_worker(self, workers: int) -> float:
-    """Return the minimum bytes that a worker sends, with n = `nbytes` and p = `workers`.
+    """Return the minimum number of bytes that a worker sends, with n = `nbytes` and p = `workers`.
 
-    All-reduce: 2 n (p - 1) / p; permute: n; others: n (p - 1) / p. A sum over m < p workers counts as 2 n m / p: the
-    mean over all workers if m of them send n bytes to a server and receive the sum.
+    All-reduce: 2 n (p - 1) / p; permute: n; others: n (p - 1) / p. A sum over m < p workers counts as 2 n m / p:
+    m workers send n bytes each to a server, which sends the sum back to each, and this traffic is divided by p.
     """
     if self.kind == "permute":
       return float(self.nbytes)
@@ -79,7 +79,7 @@ class Recorder(Group):
     return self.permute(tree, [(rank - steps) % self.workers for rank in range(self.workers)])
 
   def permute(self, tree: Tree, sources: Sequence[int | None]) -> Tree:
-    """Record a permute; return `tree` unchanged."""
+    """Record a permute, unless no value moves; return `tree` unchanged."""
     moves = any(s not in (None, i) for i, s in enumerate(sources))
     return self._record("permute", tree, sources=tuple(sources)) if moves else tree
 
@@ -88,7 +88,7 @@ class Recorder(Group):
   ) -> Tree:
     self.used = True
     if get_opaque_trace_state(convention="flax") != self._trace:
-      condition = "outside JAX's loops, conditionals and jit"
+      condition = "outside JAX transformations such as scan, cond and jit"
       raise OptionError(
         "a collective of an algorithm", condition, advice="Use Python's loops and if statements instead."
       )
@@ -103,7 +103,8 @@ def record(fn: Callable[..., Tree], *args: Tree, workers: int) -> tuple[Recorder
   """Trace fn(group, *args) for this number of workers; return the recorder and the result's shapes.
 
   Raises:
-    ValueError: for a collective inside a JAX loop, conditional or jit, where repetitions cannot be counted.
+    ValueError: for a collective inside a JAX transformation such as scan, cond or jit, where its executions cannot be
+      counted.
   """
   recorders: list[Recorder] = []
 

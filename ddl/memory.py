@@ -12,7 +12,7 @@ M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8  # constants of glibc's m
 
 @cache
 def total() -> int:
-  """Return the most bytes that this process may allocate: memory and swap, or a smaller limit of a cgroup or ulimit."""
+  """Return the number of bytes that this process may use: memory plus swap, or a smaller cgroup limit or ulimit."""
   lines = Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else []
   fields = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
   known = [fields["MemTotal"] + fields.get("SwapTotal", 0)] if fields else []
@@ -22,17 +22,17 @@ def total() -> int:
 
 
 def require(nbytes: float, what: str) -> None:
-  """Raise ValueError if `what` does not fit into this machine's memory. nbytes: a lower bound of its size."""
+  """Raise ValueError if `what` does not fit into this machine's memory. nbytes: a lower bound on its size."""
   if nbytes > total():
-    have = f"This machine has {total() / 1e9:,.1f} GB of memory."
+    have = f"This process may use {total() / 1e9:,.1f} GB."
     raise ValueError(f"{what} must fit into memory, got at least {nbytes / 1e9:,.1f} GB. {have}")
 
 
 def keep_freed() -> None:
-  """Make glibc's malloc keep freed memory for reuse, in one arena. Call before threads start.
+  """Make glibc's malloc keep freed memory for reuse, in one arena. Call this function before threads start.
 
   Otherwise each compiled program requests memory for its arrays from the system, which zeroes it. With large batches,
-  this takes a tenth of the time of a step that calls many programs. Does nothing with other C libraries.
+  this takes 10 % of the time of a step that calls many programs. The function does nothing with other C libraries.
   """
   with contextlib.suppress(OSError, AttributeError):
     mallopt = ctypes.CDLL(None).mallopt

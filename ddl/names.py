@@ -36,10 +36,10 @@ def slug(text: str) -> str:
 
 
 class Place(NamedTuple):
-  """The position of a compared algorithm in a grid of settings: its label without grid keys, and their values."""
+  """The position of a compared algorithm in a grid of settings."""
 
-  group: str
-  point: Mapping[str, Any]
+  group: str  # the algorithm's label without grid keys
+  point: Mapping[str, Any]  # grid key -> value
 
 
 def comparable(one: Place, other: Place) -> bool:
@@ -53,7 +53,7 @@ def comparable(one: Place, other: Place) -> bool:
 
 
 def words(key: str, keys: tuple[str, ...] | list[str]) -> str:
-  """Return the words for a config key <section>.<name>: the name, after its section if another key has that name.
+  """Return the words for a config key <section>.<name>: "name", or "section name" if another key has the same name.
 
   For <section>.name, the word is the section. keys: all keys, including this one.
   """

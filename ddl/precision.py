@@ -1,6 +1,6 @@
 """Mixed precision, and flattening of trees into vectors.
 
-Forward and backward passes run in bfloat16, and parameters are in float32 (arXiv 1710.03740, arXiv 1905.12322).
+Forward and backward passes run in bfloat16, and parameters stay in float32 (arXiv 1710.03740, arXiv 1905.12322).
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def ravel(tree: Tree) -> tuple[jax.Array, Callable[[Any], Tree]]:
 
 
 def in_bfloat16(model: Model) -> Model:
-  """Return a model whose forward and backward pass run in bfloat16.
+  """Return a model whose forward and backward passes run in bfloat16.
 
   Loss scaling is not needed, because bfloat16 has the range of float32.
 

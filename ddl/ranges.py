@@ -56,7 +56,10 @@ class Range(NamedTuple):
     return self.condition()
 
   def condition(self, value: Any = None) -> str:
-    """Return the condition for an error about `value`; show a type's largest number only if `value` reaches it."""
+    """Return the condition for an error about `value`.
+
+    An upper bound of LARGEST_INT or more is shown only if `value` reaches it.
+    """
     kind = "an integer " if self.integer else ""
     rest = f" {self.unit}" * bool(self.unit) + " or 0" * self.zero
     if self.low == -math.inf:
@@ -138,7 +141,7 @@ def check_all(annotation: Any, value: Any, option: str) -> None:
   elif annotation is bool and not isinstance(value, bool | np.bool_):
     raise OptionError(option, "True or False", _text(value))
   elif annotation is str and not isinstance(value, str):
-    raise OptionError(option, "text", _text(value))
+    raise OptionError(option, "a string", _text(value))
   elif valid := range_of(annotation) or NUMBERS.get(type(value)):
     check(option, value, valid)
 
@@ -159,12 +162,12 @@ def is_static(annotation: Any) -> bool:
 
 
 def is_set(value: Any) -> bool:
-  """Return whether a setting is traced or a nonzero number: a program's structure may depend on this only."""
+  """Return whether a setting differs from 0; a traced one counts as nonzero. Programs may branch on this result."""
   return not isinstance(value, int | float) or value != 0
 
 
 def check_fields(values: Any, prefix: str) -> None:
-  """Check the fields of a dataclass by their annotations."""
+  """Check the fields of a dataclass by their annotations. prefix: text in front of a field's name in an error."""
   for key, annotation in typing.get_type_hints(type(values), include_extras=True).items():
     if key in values.__dataclass_fields__:
       check_all(annotation, getattr(values, key), f"{prefix}{key}")
@@ -175,7 +178,7 @@ def settings_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
   """Return the keyword-only parameters of a factory with resolved annotations.
 
   Raises:
-    ValueError: if an annotation uses an undefined name.
+    ValueError: if an annotation cannot be evaluated, for example because it uses an undefined name.
   """
   parameters = inspect.signature(factory).parameters
   return {
@@ -186,7 +189,10 @@ def settings_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def resolved(factory: Callable[..., Any], key: str, annotation: Any) -> Any:
-  """Resolve the annotation of a parameter or of "return" from text to types. Raises as `settings_of` does."""
+  """Resolve the annotation of the parameter `key`, or of the return value if `key` is "return", from text to types.
+
+  Raises as `settings_of` does.
+  """
   names = getattr(inspect.unwrap(factory), "__globals__", {})
   holder = types.SimpleNamespace(__annotations__={key: annotation})
   try:

@@ -12,7 +12,7 @@ from ddl.api import MOST_EXCHANGES, NEVER, Exchange, Tree
 from ddl.errors import OptionError
 from ddl.ranges import LARGEST_INT, check, integers
 
-MOST_ARRAYS = 4096  # maximum in messages in flight: each is an argument of the program and adds compile time
+MOST_ARRAYS = 4096  # maximum number of arrays in flight: each is an argument of the program and adds compile time
 
 Ids = tuple[int, ...]  # indices into `Algorithm.exchanges`
 
@@ -20,9 +20,9 @@ Ids = tuple[int, ...]  # indices into `Algorithm.exchanges`
 class Due(NamedTuple):
   """The exchanges that are due at one step, as indices."""
 
-  launch: Ids = ()  # sent before the step, arrive later
-  merge: Ids = ()  # arrive after the step
-  exchange: Ids = ()  # sent and received after the step
+  launch: Ids = ()  # exchanges that send a delayed message before the step
+  merge: Ids = ()  # exchanges whose delayed message arrives after the step
+  exchange: Ids = ()  # exchanges without a delay, which send and receive after the step
 
   def __bool__(self) -> bool:
     return bool(self.launch or self.merge or self.exchange)
@@ -73,7 +73,7 @@ class Clock:
     return self.steady == 1 and self.delay <= 1 and self.first == 1 - self.delay
 
   def launches(self, step: int) -> int:
-    """Return how many launches are due within the first `step` steps, including one after the last of them."""
+    """Return the number of launches that are due after at most `step` steps."""
     if self.steady:
       return max(0, (step - self.first) // self.steady + 1)
     while self._times[-1] <= step:

@@ -1,6 +1,6 @@
 """Rules, as data, for sharding the parameters and activations of one worker over its devices.
 
-The mesh axis "member" holds the devices of a worker. Within a worker XLA partitions the program (GSPMD, arXiv
+The mesh axis "member" spans the devices of a worker. Within a worker XLA partitions the program (GSPMD, arXiv
 2105.04663) so that inputs, parameters and named activations are sharded according to the rules.
 """
 
@@ -49,8 +49,8 @@ class Rules(NamedTuple):
 def columns(layers: Sequence[str], batch: PartitionSpec = SPLIT, split: Sequence[str] | None = None) -> Rules:
   """Return rules that split dense layers by outputs: the model parallelism of Das et al., arXiv 1602.06709.
 
-  The inputs of a layer are gathered over the devices, and their gradients reduced. The model must call
-  `named` on the inputs and outputs of each layer, with the names "<layer>/in" and "<layer>/out".
+  The inputs of a layer are gathered over the devices, and the gradients of these inputs are reduced. The model must
+  call `named` on the inputs and outputs of each layer, with the names "<layer>/in" and "<layer>/out".
 
   Args:
     layers: the dense layers, in order.
@@ -102,7 +102,7 @@ def activations(rules: Rules) -> Iterator[None]:
 
 
 def fsdp(params: Any, members: int) -> Any:
-  """Return specs that split each large parameter along its longest axis divisible by `members` (devices)."""
+  """Return specs that split each large parameter along its longest axis whose size is a multiple of `members`."""
 
   def one(x: Any) -> PartitionSpec:
     fits = [axis for axis, size in enumerate(x.shape) if size % members == 0]
@@ -118,7 +118,8 @@ def specs(rules: Rules, params: Any, members: int) -> Any:
   """Return the tree of `PartitionSpec` that the rules assign to parameters, given as arrays or shapes.
 
   Raises:
-    ValueError: if a rule names more axes than a parameter has, or an axis that `members` (devices) does not divide.
+    ValueError: if a rule names more axes than a parameter has, or, without `if_even`, splits an axis whose size is not
+      a multiple of `members`, the number of devices.
   """
 
   def one(path: Any, x: Any) -> PartitionSpec:
@@ -133,7 +134,7 @@ def specs(rules: Rules, params: Any, members: int) -> Any:
           return WHOLE
         fits = ", ".join(str(n) for n in range(1, x.shape[axis] + 1) if x.shape[axis] % n == 0)
         raise ValueError(
-          f"members must divide axis {axis} of {name} with shape {list(x.shape)}, got {members}. Valid numbers: {fits}."
+          f"members must be one of {fits} (to divide axis {axis} of {name} with shape {list(x.shape)}), got {members}."
         )
     return spec
 

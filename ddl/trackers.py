@@ -18,19 +18,19 @@ from ddl.run.folder import METRICS, flat, metric_lines, write_json
 from ddl.run.hooks import RunHook, StepInfo
 
 PROJECT = "ddl"  # default project of W&B and experiment of MLflow
-STATUS = {"complete": "FINISHED", "diverged": "FAILED", "failed": "FAILED", "stopped": "KILLED"}  # of MLflow
+STATUS = {"complete": "FINISHED", "diverged": "FAILED", "failed": "FAILED", "stopped": "KILLED"}  # of an MLflow run
 
 
 class Description(NamedTuple):
   """The name, group and config of a run for a tracker."""
 
   name: str  # label and seed
-  group: str | None  # the folder of the run's comparison; None for a run of `train`
+  group: str | None  # the name of the comparison's folder; None for a run of `train`
   config: dict[str, Any]  # the label and the experiment's settings, nested
 
 
 class Logged(NamedTuple):
-  """A tracker's run."""
+  """A run as a tracker has logged it."""
 
   id: str  # the tracker's id of the run
   step: int  # the last logged step; -1: none
@@ -49,8 +49,8 @@ class Tracker(RunHook):
   """Base class of hooks that log each run of ddl as one run of a tracker, in the main process.
 
   The file <package>.json in a run's folder stores the tracker's id of the run and its last logged step. A resumed run
-  continues the tracker's run and first logs the lines of metrics.jsonl after the tracker's last step. It does not
-  repeat steps after the restored checkpoint, because logged steps cannot be overwritten.
+  continues the tracker's run and first logs the lines of metrics.jsonl after the tracker's last step. Steps that the
+  run repeats after a checkpoint is restored are not logged again, because logged steps cannot be overwritten.
   """
 
   package, requirement = "", ""  # import name and name on PyPI
@@ -67,13 +67,13 @@ class Tracker(RunHook):
   def check(self) -> None:
     """Raise OptionError if the package is not installed."""
     try:
-      getattr(self.module, self.entry)  # Python imports the folder ./wandb of offline runs, but without this name
+      getattr(self.module, self.entry)  # a folder ./wandb of offline runs can be imported, but lacks this name
     except (ImportError, AttributeError) as error:
       advice = f"Run `pip install {self.requirement}`."
       raise OptionError(self.package, f"installed for hooks=ddl.trackers:{self.package}", advice=advice) from error
 
   def __call__(self, info: StepInfo) -> None:
-    """Log the lines of metrics that the tracker lacks; start or resume the tracker's run first."""
+    """Log the lines of metrics that the tracker lacks; on a run's first call, start or resume the tracker's run."""
     if not hosts.is_main():
       return
     lines: Sequence[Mapping[str, float]] = [info.metrics]
@@ -114,7 +114,7 @@ class Tracker(RunHook):
 
 
 class WeightsAndBiases(Tracker):
-  """A hook that logs to Weights & Biases, with several runs open at the same time."""
+  """A hook that logs to Weights & Biases; it can log several runs at the same time."""
 
   package, requirement, entry = "wandb", "wandb", "init"
 
@@ -136,7 +136,7 @@ class WeightsAndBiases(Tracker):
     run.handle.log(metrics, step=step, commit=True)
 
   def finish(self, run: Logged, outcome: str) -> None:
-    """Finish the run: state "finished" if it is complete, else "failed"."""
+    """Finish the run with the state "finished" if the outcome is "complete", else "failed"."""
     run.handle.finish(exit_code=int(outcome != "complete"))
 
 

@@ -48,7 +48,9 @@ def exchange(**changes):
 
 COLLECTIVES = {  # (changes of local SGD, error)
   "local none": ({"local": lambda g, d, s, p: None}, r"local must return \(params, state\), got None\."),
-  "local one": ({"local": lambda g, d, s, p: p}, r"local must return \(params, state\), got dict of 2\."),
+  "local one": (
+    {"local": lambda g, d, s, p: p}, r"local must return \(params, state\), got a dict with the keys 'a', 'b'\."
+  ),
   "local shape": ({"local": lambda g, d, s, p: (cut(p), s)}, r"must return params\['a'\] as .*, got float32\[1, 3\]\."),
   "local type": (
     {"local": lambda g, d, s, p: (jax.tree.map(lambda x: x.astype(jnp.float16), p), s)}, r"got float16\[2, 3\]\."
@@ -106,20 +108,22 @@ def test_as_optax_checks_algorithms(name):
 
 
 SERVERS = {  # (changes of asynchronous SGD, error)
-  "init one": ({"init": lambda p: p}, r"init must return \(worker state, server, reply\), got dict of 2\."),
+  "init one": ({"init": lambda p: p},
+               r"init must return \(worker state, server, reply\), got a dict with the keys '[aD]\w*', '[bD]\w*'\."),
   "local none": ({"local": lambda d, s, p: None}, r"local must return \(params, state\), got None\."),
   "request none": ({"request": lambda s, p: None}, r"serve failed \(ValueError: "),
   "request text": ({"request": lambda s, p: "x"}, r"request must return arrays, got 'x'"),
   "serve one": ({"serve": lambda s, m, v: 3}, r"serve must return \(server, reply\), got 3\."),
   "serve server": ({"serve": lambda s, m, v: (None, m)}, "serve must return server with the structure"),
   "serve reply": ({"serve": lambda s, m, v: (s, cut(m))}, r"serve must return reply\['a'\] as float32\[2, 3\]"),
-  "merge one": ({"merge": lambda r, s, p: p}, r"merge must return \(params, state\), got dict of 2\."),
+  "merge one": ({"merge": lambda r, s, p: p},
+                r"merge must return \(params, state\), got a dict with the keys 'a', 'b'\."),
   "evaluate": ({"evaluate": lambda s: s}, "evaluate must return params with the structure"),
   "read none": ({"read": lambda s, r, v: None}, r"read must return \(server, reply\), got None\."),
   "period": ({"period": 0}, r"period of the algorithm must be an integer >= 1, got 0\."),
   "delay": ({"delay": None}, r"delay of the algorithm must be an integer >= 0, got None\."),
-  "arrivals": ({"arrivals": None}, "arrivals of the algorithm must be a ddl Arrivals, got None"),
-  "lock_free": ({"lock_free": 3}, "lock_free of the algorithm must be a ddl LockFree, got 3"),
+  "arrivals": ({"arrivals": None}, r"arrivals of the algorithm must be a ddl\.api\.Arrivals, got None"),
+  "lock_free": ({"lock_free": 3}, r"lock_free of the algorithm must be a ddl\.api\.LockFree, got 3"),
 }  # fmt: skip
 
 
@@ -152,13 +156,17 @@ def test_the_simulator_and_ray_check_algorithms(name):
 
 
 NETS = {  # (changes of a multi-layer perceptron, error)
-  "init one": ({"init": lambda k: NET.init(k)[0]}, r"init of the model must return \(params, extra\), got dict of 2\."),
+  "init one": ({"init": lambda k: NET.init(k)[0]},
+               r"init of the model must return \(params, extra\), got a dict with the keys 'Dense_0', 'Dense_1'\."),
   "init none": ({"init": None}, r"init of Model must be a function, got None\."),
   "loss one": ({"loss": lambda p, e, b, k: 0.0}, r"loss of the model must return \(loss, extra\), got 0\.0\."),
-  "loss vector": ({"loss": lambda p, e, b, k: (jnp.zeros(3), e)}, r"loss .* a scalar loss .* got float32\[3\]\."),
-  "loss integer": ({"loss": lambda p, e, b, k: (1, e)}, r"loss .* a scalar loss .* got 1\."),
+  "loss vector": ({"loss": lambda p, e, b, k: (jnp.zeros(3), e)},
+                  r"loss .* must return a floating-point scalar as the loss, got float32\[3\]\."),
+  "loss integer": ({"loss": lambda p, e, b, k: (1, e)},
+                   r"loss .* must return a floating-point scalar as the loss, got 1\."),
   "loss extra": ({"loss": lambda p, e, b, k: (jnp.zeros(()), None)}, "loss of the model must return extra"),
-  "metrics none": ({"metrics": lambda p, e, b: None}, r"metrics of .* must return a dict with 'loss', got None\."),
+  "metrics none": ({"metrics": lambda p, e, b: None},
+                   r"metrics of the model must return a dict with the key 'loss', got None\."),
   "metrics scalar": ({"metrics": lambda p, e, b: {"loss": jnp.zeros(())}}, r"'loss' of shape \[2\] .one value"),
 }  # fmt: skip
 
@@ -239,13 +247,14 @@ def net(meta):
 def test_an_error_names_the_file_of_the_config(tmp_path, kind, name, words):
   (tmp_path / "mine.py").write_text(FILE)
   experiment = default_experiment(**{kind: {"name": f"{tmp_path}/mine.py:{name}"}}, workers=2)
-  with pytest.raises(ValueError, match=rf"^config\.{kind}\.name is {tmp_path}/mine\.py:{name}: {words}"):
+  where = rf"user-defined code \(config\.{kind}\.name={tmp_path}/mine\.py:{name}\)"
+  with pytest.raises(ValueError, match=f"^{where}: {words}"):
     build(experiment)
 
 
 def test_the_arrivals_of_a_user_defined_server_algorithm_are_checked(tmp_path):
   (tmp_path / "mine.py").write_text(FILE)
-  with pytest.raises(ValueError, match="arrivals of the algorithm must be a ddl Arrivals, got None"):
+  with pytest.raises(ValueError, match=r"arrivals of the algorithm must be a ddl\.api\.Arrivals, got None"):
     build(default_experiment(algorithm={"name": f"{tmp_path}/mine.py:served"}, workers=2))
 
 

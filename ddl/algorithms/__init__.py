@@ -1,6 +1,6 @@
 """The registries of algorithms and wrappers.
 
-To add an entry, add its file, and a line here and in `ddl/__init__.pyi`.
+To add an entry, add its file, import the file and register its SPEC here, and add a line to `ddl/__init__.pyi`.
 """
 
 from ddl.algorithms.collective import (
@@ -166,4 +166,4 @@ WRAPPERS = {
   "dgc": dgc.SPEC,
   "sparta": sparta.SPEC,
 }
-"""Wrappers: compressors of an algorithm's means, and SPARTA, which also averages parameters."""
+"""Wrappers of an algorithm: compressors of its means, and SPARTA, which adds averages of parameters."""

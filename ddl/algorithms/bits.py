@@ -1,4 +1,4 @@
-"""Pack small integers into bytes, so that a message takes the bytes that its paper states."""
+"""Pack small integers into bytes, so that a message has the size that the algorithm's paper states."""
 
 import jax
 import jax.numpy as jnp

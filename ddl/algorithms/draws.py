@@ -1,4 +1,4 @@
-"""Derive PRNG keys from the key passed to `init`, the number of earlier draws and, optionally, the worker's rank.
+"""Derive PRNG keys from the key passed to `Algorithm.init`, the number of earlier draws and, if needed, the rank.
 
 Hence random numbers do not depend on the type or number of devices.
 """

@@ -14,11 +14,11 @@ from ddl.api import Tree, select
 from ddl.group import Group
 from ddl.ranges import PositiveInt, check, integers
 
-LocalSteps = tuple[PositiveInt, ...]  # tau_i of worker i, repeated for further workers; () for tau on all workers
+LocalSteps = tuple[PositiveInt, ...]  # tau_i of worker i; a shorter tuple is repeated; (): all workers take tau steps
 
 
 def check_local_steps(name: str, local_steps: tuple[int, ...], period: int) -> None:
-  """Check that no worker of algorithm `name` takes more than `period` steps in a round. Raises OptionError."""
+  """Raise OptionError unless each worker of algorithm `name` takes from 1 to `period` steps in a round."""
   for steps in local_steps:
     check(f"{name}.local_steps with period {period}", steps, integers(1, period))
 
@@ -31,7 +31,10 @@ def steps_of_worker(group: Group, local_steps: tuple[int, ...], period: int) -> 
 
 
 def if_active(group: Group, local_steps: tuple[int, ...], period: int, done: Any, new: Tree, old: Tree) -> Tree:
-  """Return `new` if this worker takes the next step of the round, else `old`. done: steps of the round so far, []."""
+  """Return `new` if this worker takes the next step of the round, else `old`.
+
+  done: number of steps so far in the round, a scalar.
+  """
   if not local_steps:
     return new
   return select(done < steps_of_worker(group, local_steps, period), new, old)

@@ -13,18 +13,19 @@ OUTPUT = re.compile(r"head|classifier|logits|/out(put)?s?/", re.IGNORECASE)
 
 
 def hidden_matrices(params: Tree) -> Tree:
-  """Return True for the weight matrices between the layers of a network, False for all other arrays.
+  """Return a tree of bools: True for a network's hidden weight matrices, False for all other arrays.
 
-  As Keller Jordan's Muon, MuLoCo (arXiv 2505.23725) and Dion (arXiv 2504.05295) do, `muon` and `dion` orthogonalize the
-  updates of these matrices [inputs, outputs] only. All other arrays get an element-wise optimizer such as AdamW:
+  `muon` and `dion` orthogonalize only the updates of these matrices [inputs, outputs], as do Keller Jordan's Muon,
+  MuLoCo (arXiv 2505.23725) and Dion (arXiv 2504.05295). All other arrays get an element-wise optimizer such as AdamW:
 
-  - arrays without exactly two axes, such as biases, scales, positions [1, tokens, width] and kernels of convolutions,
-    whose axes have a different order in each library (Dion's code refuses them, too);
-  - embeddings: arrays whose path contains "embed", or a part wte, wpe, tokens or positions;
-  - the output layer, among the matrices at the outermost level of the tree that has one: those whose path contains
-    "head", "classifier" or "logits" or a part out or output, else the last in the natural order of the paths (Dense_10
-    follows Dense_9). A network whose output layer is its tied embedding has none. A linear model has only this
-    matrix, which then counts as hidden.
+  - arrays that do not have exactly two axes, such as biases, scales, positions [1, tokens, width] and kernels of
+    convolutions, whose axes have a different order in each library (Dion's code rejects them too);
+  - embeddings: arrays whose path contains "embed", or a component wte, wpe, tokens or position(s);
+  - the output layer. It is looked up among the matrices at the outermost level of the tree that contains matrices: it
+    consists of those whose path contains "head", "classifier" or "logits", or a component out(s) or output(s); without
+    any, it is the last matrix in the natural order of the paths (Dense_10 follows Dense_9). If all matrices at this
+    level are embeddings, as with an output layer tied to the embedding, no array counts as the output layer. If the
+    model is linear, so that it has only one array with two or more axes, this matrix counts as hidden.
   """
   paths, structure = jax.tree_util.tree_flatten_with_path(params)
   arrays = {f"/{jax.tree_util.keystr(path, simple=True, separator='/')}/": x for path, x in paths}
@@ -41,6 +42,6 @@ def _natural(path: str) -> list[Any]:
 
 
 def orthonormal(p: jax.Array) -> jax.Array:
-  """Return an orthonormal basis of the columns of p, by a QR factorization in at least 32 bits."""
+  """Return an orthonormal basis of the column space of p, by a QR factorization in at least 32 bits."""
   wide = p if p.dtype.itemsize > 2 else p.astype(jnp.float32)
   return jnp.linalg.qr(wide)[0].astype(p.dtype)

@@ -1,4 +1,4 @@
-"""The quadratic synchronization rule (QSR): the local steps of each round from the learning rate."""
+"""The quadratic synchronization rule (QSR), which sets each round's number of local steps from the learning rate."""
 
 from collections.abc import Callable
 from functools import cache
@@ -11,7 +11,7 @@ import optax
 
 from ddl.ranges import NonNegativeFloat, OuterRate, PositiveFloat, PositiveInt, check, check_all, checked, integers
 
-ROUNDING = 1e-6  # relative error of a rate and its power in float32
+ROUNDING = 1e-6  # relative tolerance: rounding of rates in float32 must not shorten a period by a step
 
 
 @checked
@@ -23,16 +23,17 @@ def qsr(
   least: PositiveInt = 4,
   power: PositiveFloat = 2.0,
 ) -> Callable[[int], int]:
-  """Return the period of each round, which grows as the learning rate falls (quadratic synchronization rule, QSR).
+  """Return a function from rounds to periods, which grow as the learning rate falls (quadratic synchronization rule).
 
   H = min(max(H_min, floor((alpha / eta_t)^2)), T - t) for a round that begins after t of T steps
 
   Gu, Lyu, Arora, Zhang, Huang 2023, arXiv 2310.14423. Pass the result as `period` to an algorithm, such as
   `ddl.local_sgd`. A round's period follows from the learning rate at its first step, and the last round ends with the
-  run. A warm-up is the steps before the schedule's first maximum; rounds that begin in it have the period H_init of
-  this maximum, because its small rates would give very long rounds. In the authors' code H_init is an option. With
-  alpha = 0 all rounds have H_min steps. Beyond the last step, it is the mean period, which time predictions use. The
-  authors recompute the statistics of batch normalization before they test the average.
+  run. The steps before the schedule's first maximum are a warm-up: its small rates would give very long rounds, so
+  rounds that begin in it have the period H_init that follows from the maximum rate. In the authors' code, H_init is an
+  option. With alpha = 0, all rounds have H_min steps. For rounds after the last step, the function returns the mean
+  period, which predictions of a run's time use. The authors recompute the statistics of batch normalization before they
+  test the averaged model.
 
   Args:
     learning_rate: the rate of the inner optimizer, or an optax schedule of it by steps (not by epochs).
@@ -44,7 +45,7 @@ def qsr(
   check_all(OuterRate, learning_rate, "qsr.learning_rate")
   check("qsr.steps", steps, integers(1))
 
-  @cache  # not computed before it is needed, because JAX's devices are initialized then
+  @cache  # computed at the first call, because it initializes JAX's devices
   def periods() -> list[int]:
     return rounds(_rates(learning_rate, steps), alpha, least, power)
 
@@ -66,7 +67,7 @@ def rounds(rates: np.ndarray, alpha: float, least: int, power: float) -> list[in
       growth = (alpha / np.maximum(rates, 0)) ** power * (1 + ROUNDING)
   taus, step = [], 0
   while step < steps:
-    taus.append(int(min(max(least, growth[max(step, peak)]), steps - step)))  # H; in the warm-up, that of the maximum
+    taus.append(int(min(max(least, growth[max(step, peak)]), steps - step)))  # H; in the warm-up, H at the peak rate
     step += taus[-1]
   return taus
 

@@ -15,7 +15,7 @@ from jax import lax
 
 
 class Sparse(NamedTuple):
-  """The values of chunks at k places each; all other values are 0."""
+  """The values at k places of each chunk; all other values are 0."""
 
   values: jax.Array  # [..., chunks, k]
   places: jax.Array  # [..., chunks, k] int32: indices into a chunk
@@ -24,11 +24,11 @@ class Sparse(NamedTuple):
 class Chunks:
   """The split of an array into chunks: an array [..., m] is treated as the matrix [n, m], a vector as one row.
 
-  Along each side of the matrix, a chunk has the largest divisor of the side up to `side` as its length.
+  Along each axis of the matrix, the length of a chunk is the axis length's largest divisor that is at most `side`.
   """
 
   def __init__(self, shape: Sequence[int], side: int = 64):
-    """Set the shape of the array, which must not be empty, and the maximum length of a chunk along each side."""
+    """Set the shape of a non-empty array, and the maximum length of a chunk along each axis."""
     self.shape, columns = tuple(shape), shape[-1] if len(shape) else 1
     sides = prod(self.shape) // columns, columns
     self.sizes = tuple(max(d for d in range(1, min(n, side) + 1) if n % d == 0) for n in sides)
@@ -36,7 +36,7 @@ class Chunks:
 
   @property
   def values(self) -> int:
-    """Return the number of values of a chunk."""
+    """Return the number of values in a chunk."""
     return prod(self.sizes)
 
   def split(self, x: jax.Array) -> jax.Array:
@@ -62,7 +62,7 @@ def largest(x: jax.Array, share: float) -> Sparse:
 
 
 def dense(message: Sparse, size: int) -> jax.Array:
-  """Return the chunks of one worker's message, with zeros at all other places: [chunks, size]."""
+  """Return the chunks that one worker's message describes, with zeros at places that were not sent: [chunks, size]."""
   return add_up(jax.tree.map(lambda x: x[None], message), size)
 
 
@@ -71,7 +71,7 @@ def add_up(messages: Sparse, size: int) -> jax.Array:
   rows = jnp.arange(messages.places.shape[1], dtype=jnp.int32)[:, None]
 
   def add(total: jax.Array, message: Sparse) -> tuple[jax.Array, None]:
-    # Add one worker at a time: a GPU's scatter-add has no fixed order, so workers' results would differ by rounding.
+    # Add one worker at a time: a GPU's scatter-add has no fixed order, so results would differ between workers.
     return total.at[rows, message.places].add(message.values, unique_indices=True), None
 
   first, start = jax.tree.map(lambda x: x[0], messages), jnp.zeros((rows.size, size), messages.values.dtype)
@@ -82,14 +82,14 @@ def add_up(messages: Sparse, size: int) -> jax.Array:
 def mean_of_senders(messages: Sparse, size: int) -> jax.Array:
   """Return the mean of each value over the workers that sent it, 0 if none did: [workers, chunks, k] -> [chunks, size].
 
-  A worker sends a value if one of its places is that value's, even if it sends 0.
+  A worker counts as a sender of each place in its message, even if the value that it sends for this place is 0.
   """
   senders = add_up(messages._replace(values=jnp.ones_like(messages.values)), size)
   return add_up(messages, size) / jnp.maximum(senders, jnp.ones_like(senders))
 
 
 def array_of(message: Sparse, like: jax.Array) -> jax.Array:
-  """Return one worker's message from `largest` as an array with the shape of `like` and zeros at all other places."""
+  """Return one worker's message from `largest` as an array like `like`, with zeros at the places that were not sent."""
   return dense(message, like.size).reshape(like.shape)
 
 

@@ -70,7 +70,7 @@ def packed(algorithm: ServerAlgorithm, params: Tree) -> ServerAlgorithm:
 
 
 def is_elementwise(algorithm: ServerAlgorithm, params: Tree) -> bool:
-  """Return whether the server's functions (`init`, `serve`, `read`, `evaluate`) can run on slices of a vector."""
+  """Return whether the server's functions (`init`, `serve`, `read`, `evaluate`) are known to be element-wise."""
 
   def calls(params: Tree) -> Any:
     state, server, reply = jax.eval_shape(algorithm.init, params)
@@ -88,11 +88,12 @@ def is_elementwise(algorithm: ServerAlgorithm, params: Tree) -> bool:
 
 
 def check_lock_free(algorithm: ServerAlgorithm, params: Tree) -> None:
-  """Raise ValueError if `LockFree.increment` is not element-wise, because it is applied to single blocks."""
+  """Raise ValueError if `LockFree.increment`, which is applied to single blocks, is not known to be element-wise."""
   rule = algorithm.lock_free
   if rule and not are_elementwise(lambda params: [(rule.increment, (params, params))], params):
     raise ValueError(
-      "LockFree.increment must be element-wise, got a function of whole arrays. Set lock_free=None to use a lock."
+      "LockFree.increment must be element-wise, got a function that is not known to be. "
+      "Set lock_free=None to use a lock."
     )
 
 

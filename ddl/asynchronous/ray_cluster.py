@@ -3,17 +3,19 @@
 The master (the parameter server) consists of shards, one process each. Each shard runs the server's functions (`init`,
 `serve`, `read`, `evaluate`) on its slice of the flat parameter vector, so these must be element-wise. All algorithms in
 `ddl.algorithms.SERVER` satisfy this if their inner optimizer is element-wise. A worker sends each shard the shard's
-slice of the message, and sends scalars to all shards. The shards may serve visits in different orders; a run records,
-and a replay repeats, the order of the first shard.
+slice of the message, and sends scalars to all shards. The shards may serve visits in different orders; a run records
+the order of the first shard, and a replay repeats it.
 
 Arrays are sent over sockets (`ray_transport`) because Ray's remote calls take 4 times as long for models of 1 MB
-(docs/reference/asynchronous.md). NumPy's `isfinite` checks messages in a tenth of the time of XLA's for 1 MB.
+(docs/reference/asynchronous.md). Messages are checked with NumPy's `isfinite`, because it is ten times as fast as XLA's
+for 1 MB.
 
-A killed worker loses its current round and is replaced. If it dies while sending, only some of the shards may have
-served that visit; the run counts the first shard's visits. Each shard writes its own checkpoint to a folder that all
-hosts share.
+A killed worker loses its current round and is replaced. If it dies while sending a message, possibly only some of the
+shards serve that message; the run counts the first shard's visits. Each shard writes its own checkpoint to a folder
+that all hosts share.
 """
 
+import contextlib
 import math
 import os
 import secrets
@@ -43,17 +45,17 @@ from ddl.events.record import Events
 from ddl.precision import ravel
 
 SECONDS = 5.0  # timeout for connecting to an address
-# By default malloc returns the memory of large arrays to the system, so that each visit would wait for new pages.
+# By default malloc returns the memory of large arrays to the system; each visit would then wait for new pages.
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_ARENA_MAX": "1"}
 # JAX options of the compilation cache, which processes on this machine share.
 CACHE = ("jax_enable_compilation_cache", "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 LOOPBACK = "127.0.0.1"
-ONE_HOST = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # if it is "0" when ray is imported, Ray binds to loopback
+ONE_HOST = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # environment variable; if "0" at ray's import, Ray binds to loopback
 NO_BARRIER = Bounded(math.inf)  # asp: no worker waits
 
 
 def require(local: bool = False) -> Any:
-  """Import `ray` and return the module, without starting Ray. Raises ValueError if it is not installed.
+  """Import `ray` and return the module, without starting Ray. Raises ValueError if Ray is not installed.
 
   local: whether Ray, once started, refuses connections from other hosts.
   """
@@ -72,36 +74,41 @@ def require(local: bool = False) -> Any:
 
 
 def connect(address: str | None, *, cpus: int, dashboard: bool = False) -> None:
-  """Connect to the Ray cluster at `address` (HOST:PORT or "auto"); None: start Ray on this machine's loopback.
+  """Connect to the Ray cluster at `address` (HOST:PORT or "auto"); if it is None, start Ray on this machine.
 
-  Raises ValueError if Ray is not installed or the cluster cannot be reached.
+  A Ray instance that is started listens only on loopback. cpus: its minimum number of CPU slots; dashboard: whether it
+  has a dashboard.
 
-  cpus: minimum number of CPU slots of the Ray instance that is started; dashboard: whether it has a dashboard.
+  Raises ValueError if Ray is not installed, the address is invalid, the cluster cannot be reached, or the new instance
+  would listen on other interfaces.
   """
   ray = require(local=address is None)
   quiet: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
   if address is None:
     slots = max(cpus, os.cpu_count() or 1)
-    with warnings.catch_warnings():  # does not apply: Ray forks only to exec
+    with warnings.catch_warnings():  # the warning does not apply: Ray forks only to exec
       warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
       ray.init(num_cpus=slots, include_dashboard=dashboard, _node_ip_address=LOOPBACK, **quiet)
     _end_agents_with_ray()
     if ray.util.get_node_ip_address() != LOOPBACK:
       ray.shutdown()
-      raise OptionError(ONE_HOST, "0 before ray is imported", advice="Otherwise Ray opens ports to the network.")
+      advice = "Otherwise Ray opens ports to the network."
+      raise OptionError(f"the environment variable {ONE_HOST}", "0 before ray is imported", advice=advice)
     return
   try:
     if address != "auto":
-      url = urlsplit(address if "//" in address else f"//{address}")
-      if not url.hostname or not url.port:
-        raise OptionError("ray_address", "HOST:PORT (such as host:6379)", repr(address))
-      socket.create_connection((url.hostname, url.port), timeout=SECONDS).close()
+      port, url = None, urlsplit(address if "//" in address else f"//{address}")
+      with contextlib.suppress(ValueError):
+        port = url.port
+      if not url.hostname or not port:
+        raise OptionError("ray_address", "HOST:PORT (such as host:6379) or auto", repr(address))
+      socket.create_connection((url.hostname, port), timeout=SECONDS).close()
       check = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", url.netloc]
       subprocess.run(check, timeout=2 * SECONDS, check=True, capture_output=True)  # ray.init takes minutes to fail
     ray.init(address, **quiet)
   except (OSError, RuntimeError, subprocess.SubprocessError) as error:
     raise ValueError(
-      f"ray_address must be the address of a running cluster, got {address} ({str(error).splitlines()[0]})."
+      f"ray_address must be the address of a running Ray cluster, got {address} ({str(error).splitlines()[0]})."
     ) from error
 
 
@@ -176,7 +183,8 @@ class RayCluster:
     for name, value, least in ("workers", workers, 1), ("shards", shards, 1), ("checkpoint_every", checkpoint_every, 0):
       ranges.check(name, value, ranges.integers(least))
     if algorithm.arrivals.round_robin and barrier.bound != np.inf:
-      raise OptionError("barrier", "asp for a round-robin algorithm")
+      bounded = f"a barrier with bound {barrier.bound:g}"
+      raise OptionError("config.barrier.name", "asp if workers arrive in round-robin order", bounded)
     LiveBarrier(barrier, workers=workers, seed=seed)
     self.algorithm, self.make, self.workers, self.count, self.barrier = algorithm, make, workers, shards, barrier
     self.folder, self.every, self.seed = Path(folder).absolute(), checkpoint_every, seed
@@ -203,7 +211,7 @@ class RayCluster:
     """Train until `visits` visits are served or `stop` is called. Start from params and extra, or from a checkpoint.
 
     `watch` receives a snapshot after each number of visits in `marks`, and at the end. Training does not wait for it:
-    the master stores snapshots until `watch` receives them. Each shard counts its own visits, so that the slices of a
+    the master stores snapshots until `watch` receives them. Each shard counts its own visits, so the slices of a
     snapshot may contain the effects of different visits.
 
     Returns:
@@ -211,16 +219,17 @@ class RayCluster:
       clipped, so that no event precedes its cause; a worker that was killed or joined late counts as restarted.
 
     Raises:
-      NotFinite: if a message or the center is not finite.
-      ValueError: if a function of the server is not element-wise, if a shard dies, or if a worker raises an exception
-        or dies repeatedly.
+      NotFinite: if a message, a reply or the center is not finite.
+      ValueError: if a function of the server is not known to be element-wise, if a shard dies, or if a worker raises an
+        exception or dies repeatedly.
     """
     params, extra = jax.tree.map(np.asarray, (params, extra))
     of_server(self.algorithm, params)
     flat, unravel = ravel(params)
     if not is_elementwise(self.algorithm, params):
-      advice = "Each shard has a slice of the parameters: use SGD or Adam without a mask, or runtime=threads."
-      raise OptionError("the optimizer", "element-wise on Ray", "a layer-wise one", advice)
+      advice = "Use SGD or Adam without a mask, or runtime=threads, as each shard has only a slice of the parameters."
+      option = "the optimizer and the server's functions"
+      raise OptionError(option, "element-wise on Ray", "at least one that is not known to be", advice)
     parts, token = ray_transport.cut(flat.size, self.count), secrets.token_bytes(16)
     marks = [mark for mark in marks if (self.label or 0) < mark < visits]
     shards = self.shard_actors([np.asarray(flat[part]) for part in parts], extra, visits, token, marks)

@@ -23,7 +23,10 @@ from ddl.events.record import ROW, TYPES, Events, VisitRow, make_events
 
 
 class Snapshot(NamedTuple):
-  """Parameters (or a shard's slice of them) and progress after a visit; only the first shard sets all fields."""
+  """Parameters (or a shard's slice of them) and progress after a visit.
+
+  The fields other than `params` are valid only in a snapshot of the first shard.
+  """
 
   params: Any  # parameters to evaluate
   extra: Tree
@@ -39,7 +42,8 @@ class Record:
 
     period: steps in a worker round; paired: whether only visits with a peer count as exchanges.
     """
-    self._rows, self._peers, self._latest = list[VisitRow](), list[int](), [-1] * workers  # _latest: last row
+    # _latest: index of each worker's last row
+    self._rows, self._peers, self._latest = list[VisitRow](), list[int](), [-1] * workers
     self._restarts = dict[int, float]()  # worker -> time of a restart since its last visit
     self._origin: float | None = None
     self._paired, self._exchanges, self._period = paired, 0, period
@@ -50,7 +54,7 @@ class Record:
       self._origin = time.time() - self._seconds()
 
   def now(self) -> float:
-    """Return the seconds since the start of the run, at least the time of its last visit."""
+    """Return the seconds since the start of the run, never less than the time of the last visit."""
     return self._seconds() if self._origin is None else max(time.time() - self._origin, self._seconds())
 
   def restart(self, worker: int) -> None:
@@ -79,7 +83,7 @@ class Record:
     self._rows.append(VisitRow(worker, int(request["round"]), *times, False, restarted, self._period))
 
   def behind(self, worker: int) -> bool:
-    """Return whether other visits were served since the worker's last visit."""
+    """Return whether other visits have been served since the worker's last visit."""
     return len(self._rows) > self._latest[worker] + 1
 
   def answer(self, worker: int) -> None:
@@ -96,7 +100,7 @@ class Record:
     return make_events(self._rows)._replace(peer=np.array(self._peers, np.int32))
 
   def restore(self, events: Events) -> None:
-    """Set the visits of an earlier run, after which this run continues."""
+    """Set the recorded visits to those of an earlier run, which this run continues."""
     self._rows = [VisitRow(*row) for row in zip(*(getattr(events, name).tolist() for name in ROW), strict=True)]
     self._peers = events.peer.tolist()
     self._exchanges = sum(not self._paired or peer >= 0 for peer in self._peers)
@@ -119,7 +123,7 @@ def newest(folder: Path, shards: int) -> int | None:
 
 
 def save(folder: Path, shard: int, label: int, tree: Tree, events: Events, *, keep: int) -> None:
-  """Write a tree and the visits as the checkpoint after `label` visits; delete checkpoints before `keep` visits."""
+  """Write a tree and the visits as the checkpoint after `label` visits; delete those after fewer than `keep` visits."""
   folder.mkdir(parents=True, exist_ok=True)
   leaves = {f"leaf{i:04d}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(tree))}
   arrays.save(_path(folder, shard, label), leaves | events._asdict())
@@ -131,15 +135,14 @@ def save(folder: Path, shard: int, label: int, tree: Tree, events: Events, *, ke
 def load(folder: Path, shard: int, label: int, like: Tree) -> tuple[Tree, Events]:
   """Read a checkpoint; return (tree with the structure of `like`, visits).
 
-  Raises OptionError for a checkpoint of another model, algorithm or number of shards.
+  Raises OptionError if shapes differ, as with another model, algorithm, number of workers or number of shards.
   """
   path, expected = _path(folder, shard, label), jax.tree.leaves(like)
   with np.load(path, allow_pickle=False) as saved:
     leaves: list[Any] = [saved[name] for name in sorted(saved.files) if name.startswith("leaf")]
     if [x.shape for x in leaves] != [np.shape(x) for x in expected]:
-      raise OptionError(
-        str(path), "a checkpoint of this model, algorithm, number of workers and number of shards", "one of another run"
-      )
+      condition = "a checkpoint of this model, algorithm, number of workers and number of shards"
+      raise OptionError(str(path), condition, "arrays of other shapes")
     leaves = [x.view(y.dtype) if x.dtype.kind == "V" else x for x, y in zip(leaves, expected, strict=True)]  # bfloat16
     return jax.tree.unflatten(jax.tree.structure(like), leaves), Events(**{name: saved[name] for name in TYPES})
 
@@ -182,7 +185,7 @@ class ShardState:
     return [np.asarray(x) for x in jax.tree.leaves(self._replies[worker])]
 
   def read(self, worker: int, peer: int, round_: int) -> list[np.ndarray]:
-    """Return the leaves of a worker's reply, updated by `ServerAlgorithm.read` after visits of other workers."""
+    """Return the leaves of the last reply to a worker, brought up to date by `ServerAlgorithm.read`."""
     assert self._read
     self.server, reply = self._read(self.server, self._replies[worker], self._visit(worker, peer, round_))
     return [np.asarray(x) for x in jax.tree.leaves(reply)]
@@ -218,12 +221,12 @@ class Shard:
   ):
     """Initialize the shard from its slice of the parameters and the non-trained state, for a run of `visits` visits.
 
-    settings: workers (their maximum number), barrier (bounded), seed (of the barrier's samples), folder (of the
-      checkpoints), every (visits between checkpoints, 0: none), marks (numbers of visits after which a snapshot is
-      stored until it is requested), token (authenticates workers).
+    settings: maximum number of `workers`; `barrier`, a `Bounded`; `seed` of the barrier's samples; `folder` of the
+      checkpoints; `every`, the visits between checkpoints (0: none); `marks`, the numbers of visits after which a
+      snapshot is stored until it is requested; `token`, which authenticates workers.
     """
     self.index, self.algorithm, self.visits = index, algorithm, visits
-    self.workers, self.marks = settings["workers"], frozenset(settings["marks"])
+    self.workers, self.marks = settings["workers"], set(settings["marks"])
     self.folder, self.every, self.token = Path(settings["folder"]), settings["every"], settings["token"]
     self.state = ShardState(algorithm, part, extra)
     self.served, self.failure, self.closed = 0, "", False
@@ -295,15 +298,16 @@ class Shard:
   def snapshot(self, visits: int | None) -> Snapshot:
     """Return the snapshot stored after this number of visits; without one, take a snapshot now."""
     with self.changed:
+      self.marks.discard(visits)  # a shard that lags needs no snapshot later
       return self.snapshots.pop(visits) if visits in self.snapshots else self._snapshot()
 
   def progress(self, seconds: float) -> tuple[int, np.ndarray, list[int], str]:
-    """Wait up to `seconds` for a snapshot, the last visit or an error, and return the progress.
+    """Wait up to `seconds` for an error or, in the first shard, a snapshot or the last visit; return the progress.
 
     Returns (visits, visits of each worker, numbers of visits at the stored snapshots, error or "").
     """
     with self.changed:
-      is_first = self.index == 0  # only the first shard has snapshots
+      is_first = self.index == 0  # the supervisor needs no reports about the snapshots of other shards
       self.changed.wait_for(
         lambda: self.failure or (is_first and (self.snapshots or self.served >= self.visits)), seconds
       )
@@ -328,8 +332,8 @@ class Shard:
     if not all(np.isfinite(x).all() for x in (*message, *reply)):
       step = number * self.algorithm.period
       self.failure = (
-        f"visit {self.served}: the message of worker {worker}'s round {number} (after {step} of its steps) "
-        "or the center is not finite"
+        f"visit {self.served}: in round {number} of worker {worker} (a round that starts after {step} of the worker's "
+        "steps), the message or the reply is not finite"
       )
     if self.failure:
       self.changed.notify_all()
@@ -358,8 +362,8 @@ class Shard:
     """Wait until the worker may start a round; return whether its last reply is outdated by then.
 
     In a round robin a worker may start when it is next by rank and all others have finished. Otherwise the barrier
-    decides. It counts a round as finished when the worker requests the next one, because all shards have then
-    served it.
+    decides. It counts a round as finished when the worker requests the next one, because by then all shards have
+    served that round.
     """
     with self.changed:
       if self.algorithm.arrivals.round_robin:
@@ -378,10 +382,11 @@ class Shard:
       return outdated
 
   def read(self, request: Any) -> list[Any]:
-    """Return the leaves of the last reply to a worker, updated after visits of other workers."""
+    """Return the leaves of the last reply to a worker, brought up to date with other workers' visits since then."""
     worker = int(request["worker"])
     with self.changed:
-      reply = self.state.read(worker, int(request["peer"]), int(request["round"]) - 1)  # the request has the next round
+      # The header names the next round.
+      reply = self.state.read(worker, int(request["peer"]), int(request["round"]) - 1)
       if self.index == 0 and self.record.behind(worker):
         self.record.answer(worker)
       return reply

@@ -11,7 +11,7 @@ from ddl.asynchronous.ray_master import Snapshot
 from ddl.engine.consensus import NotFinite
 from ddl.events.record import Events
 
-ATTEMPTS = 3  # successive deaths of a worker without a visit before the run fails
+ATTEMPTS = 3  # the run fails after this many successive deaths of a worker without a completed visit
 PAUSE = 1.0  # maximum seconds between progress reports of a shard
 
 Watch = Callable[[Snapshot], None]
@@ -30,7 +30,7 @@ def answers(ray: Any, refs: Sequence[Any], first: int = 0) -> list[Any]:
       raise ValueError(str(error.cause).splitlines()[0]) from error
     except ray.exceptions.RayActorError as error:
       check_started(error, f"shard {k} of the master")
-      raise ValueError(f"shard {k} of the master died. Resume from the newest checkpoint.") from error
+      raise ValueError(f"shard {k} of the master died. Resume the run if it has a checkpoint.") from error
   return results
 
 
@@ -48,8 +48,8 @@ class RaySupervisor:
   ):
     """Initialize without starting workers.
 
-    ray: the module; new: rank -> a new actor of a worker; actors: a dict that receives the current actor of each rank;
-    shards: their actors; unravel: parameter vector -> tree.
+    ray: the module `ray`; new: rank -> a new actor for that worker; actors: a dict that receives the current actor of
+    each rank; shards: the actors of the shards; unravel: parameter vector -> tree.
     """
     self.ray, self.new, self.actors, self.shards, self.unravel = ray, new, actors, shards, unravel
     self.preparing, self.working = dict[Any, int](), dict[Any, int]()  # reference to a call's result -> rank
@@ -113,7 +113,10 @@ class RaySupervisor:
       self.working[self.actors[rank].work.remote(*parts)] = rank
 
   def _succeeded(self, ref: Any, rank: int) -> bool:
-    """Return whether a worker's call succeeded; replace the worker if it died."""
+    """Return whether a worker's call succeeded; replace the worker if it died.
+
+    Raises ValueError if the worker raised an exception or died ATTEMPTS times without completing a visit.
+    """
     errors = self.ray.exceptions
     try:
       self.ray.get(ref)

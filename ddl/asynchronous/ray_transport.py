@@ -16,10 +16,10 @@ from ddl.api import ServerAlgorithm, Tree
 from ddl.asynchronous.flat_params import leading_axes, visit_trees
 from ddl.errors import OptionError
 
-# Requests to a shard. VISIT: serve a message; ASK: reply when the next round may start; READ: read the center.
+# Requests to a shard. VISIT: serve a message; ASK: reply once the next round may start; READ: read the center.
 VISIT, ASK, READ = range(3)
-# Status in a shard's reply. GO: start a round; STOP: run no further round; DIVERGED: a message or the center is not
-# finite; OLD: start a round, but the last reply is outdated.
+# Status in a shard's reply. GO: start a round; STOP: run no further round; DIVERGED: a message, a reply or the
+# center is not finite; OLD: start a round, but the last reply is outdated.
 GO, STOP, DIVERGED, OLD = range(4)
 REQUEST = np.dtype(
   [("what", "<i4"), ("worker", "<i4"), ("round", "<i4"), ("peer", "<i4"), ("start", "<f8"), ("released", "<f8")]
@@ -30,7 +30,7 @@ SECONDS = 10.0  # connection timeout
 def cut(size: int, shards: int) -> list[slice]:
   """Split a vector of `size` elements into one slice per shard; the slices' sizes differ by at most one.
 
-  Raises OptionError for more shards than elements.
+  Raises OptionError unless 1 <= shards <= size.
   """
   if not 1 <= shards <= size:
     raise OptionError("shards", f"from 1 to {size} (the number of parameters)", shards)
@@ -150,7 +150,7 @@ def _send(stream: io.BufferedRWPair, arrays: Sequence[np.ndarray]) -> None:
 
 
 def _receive(stream: Any, arrays: Sequence[np.ndarray]) -> None:
-  """Read contiguous arrays in order. Raises ConnectionError if the connection is closed."""
+  """Read into contiguous arrays, in order. Raises ConnectionError if the connection is closed."""
   for x in arrays:
     if stream.readinto(x.reshape(-1).view(np.uint8).data) < x.nbytes:
       raise ConnectionError("the connection is closed")

@@ -1,4 +1,4 @@
-"""A worker on Ray, which runs rounds and sends slices of its messages to the master's shards."""
+"""A Ray actor that runs a worker's rounds and sends slices of its messages to the master's shards."""
 
 import os
 import time
@@ -27,7 +27,7 @@ class RayWorker:
   def __init__(self, worker: int, algorithm: ServerAlgorithm, make: Make, params: Tree, extra: Tree, **settings: Any):
     """Set the initial model.
 
-    settings: addresses and token (of the shards), workers (their number), seed (of the peers), barrier.
+    settings: `addresses` and `token` of the shards, number of `workers`, `seed` of the peers, and `barrier`.
     """
     self.worker, self.algorithm, self.settings, self.make = worker, algorithm, settings, make
     self.params, self.extra, self.peers = params, extra, np.zeros(0, np.int32)
@@ -98,7 +98,7 @@ class RayWorker:
         steps(number * period, delay)
         status, reply = pending.result()
         if status == wire.DIVERGED:
-          raise ValueError(f"worker {self.worker}, round {number}: a message or the center is not finite")
+          raise ValueError(f"worker {self.worker}, round {number}: a message, a reply or the center is not finite")
         released = time.time()
         if delay and status == wire.GO:
           params, state = self._merge(reply, state, params)

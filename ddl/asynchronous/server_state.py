@@ -66,7 +66,7 @@ def open_server(
 
 
 def nothing(sent: SentMessage) -> SentMessage:
-  """Return zeros in the shapes of a message, the initial value of a sum."""
+  """Return zeros with the shapes of a message, as the initial value of a sum."""
   return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), sent)
 
 

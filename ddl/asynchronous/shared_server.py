@@ -78,7 +78,7 @@ class SharedCenter:
   `np.add(a, u, out=a)` can lose increments of single elements: above 500 elements NumPy releases the GIL, and two
   threads that add to the same element simultaneously can both start from the same value. (With 2 threads on 2 cores and
   5,000 to 1,000,000 elements, 1e-5 to 5e-4 of all increments were lost, and up to 18 % of those of a single element.)
-  Therefore a block is added in pieces of at most 500 elements, in a C loop without Python code between the pieces.
+  Therefore an increment is added in pieces of at most 500 elements, in a C loop without Python code between the pieces.
   During this loop CPython with the GIL runs no other thread, so no increment is lost, and `places` numbers the
   operations in the order of their execution. The loop takes 2 ms per million elements. Visits do not wait for each
   other: their operations on different blocks interleave. A free-threaded Python may lose increments of single elements
@@ -157,7 +157,7 @@ def _pieces(array: np.ndarray) -> list[np.ndarray]:
 
 
 def compiled(algorithm: ServerAlgorithm) -> ServerAlgorithm:
-  """Compile the functions of a visit.
+  """Return the algorithm with the functions of a visit compiled.
 
   The compiled lock-free rule takes the center as an array [blocks, size]. If `arrivals.blocks` is 0, the rule is
   removed, and visits use a lock.
@@ -181,12 +181,13 @@ class SharedServer:
   ):  # fmt: skip
     """Initialize the server.
 
-    algorithm: result of `compiled`; params: initial parameters; visits: length of the run, in visits after rounds of
-    `period` steps; periods: the number of steps in the rounds of each worker.
+    algorithm: result of `compiled`; params: initial parameters; visits: length of the run, as a number of rounds of
+    `algorithm.period` steps; periods: the number of steps in the rounds of each worker.
     """
     self._algorithm, self._rule, self._params, self._periods = algorithm, algorithm.lock_free, params, periods
     self._steps = visits * algorithm.period  # in all rounds of the run
-    self._admitted = self._served = 0  # steps in the rounds whose visits have begun, and have ended
+    # Total steps of the rounds whose visits have begun (_admitted) and of those whose visits have ended (_served).
+    self._admitted = self._served = 0
     self.host, arrivals = jax.local_devices(backend="cpu")[0], algorithm.arrivals
     _, server, reply = jax.device_put(algorithm.init(params), self.host)
     self._server, self._replies = server, [reply] * workers
@@ -232,8 +233,8 @@ class SharedServer:
   def visit(self, row: VisitRow, message: Tree, on_served: Callable[[int], None]) -> bool:
     """Serve a worker's message, under the lock unless the center is lock-free; then call `on_served` under the lock.
 
-    Return False, without serving, if the run has ended. row: the record of the visit, to be completed; on_served:
-    receives the number of visits done.
+    Return False, without serving, if the run has ended or has too few steps left. row: the record of the visit, to be
+    completed; on_served: receives the number of visits done.
     """
     worker = row.worker
     if self._rule:
@@ -296,7 +297,7 @@ class SharedServer:
     return Visit(np.int32(row.worker), self._peers[row.worker][row.round], np.int32(step))
 
   def _admit(self, worker: int) -> bool:
-    """Return whether the run has enough steps left for a visit of this worker."""
+    """Reserve the steps of this worker's visit; return False if the run has ended or has too few steps left."""
     with self._admission:
       if self.gate.over or self._steps - self._admitted < self._periods[worker]:
         return False
@@ -304,7 +305,7 @@ class SharedServer:
       return True
 
   def _use_center(self, worker: int, message: Tree) -> list[tuple[int, int, int]]:
-    """Add the message's increments to all blocks, and read the blocks first if the rule reads first, else afterwards.
+    """Add the message's increments to all blocks; read the blocks before that if `reads_first` is set, else afterwards.
 
     Return the operations as [(index in the order of all operations, kind, block)].
     """
@@ -344,7 +345,7 @@ class SharedServer:
       self.gate.halt()
 
   def _answer(self, workers: list[int]) -> None:
-    """Reply to workers; update replies that later visits have outdated. The caller must hold the lock."""
+    """Reply to workers; update replies that later visits made outdated. The caller must hold the lock."""
     for event, worker in sorted((self._latest[worker], worker) for worker in workers):
       row = self._rows[event]
       row.answered = len(self._rows)

@@ -1,4 +1,4 @@
-"""Simulate server algorithms in virtual time: in the exact order of a schedule, as fast as data-parallel training.
+"""Run server algorithms in virtual time, in the exact order of a schedule and as fast as data-parallel training.
 
 Each device runs one or more (virtual) workers. It also holds a copy of the server and executes all server operations,
 because its workers need the replies. The server stores the parameters as one vector if this is faster
@@ -57,9 +57,13 @@ class Simulator(SingleRunTrainer):
     self._extra = nbytes(extra)
 
   def follow(self, events: Events, operations: Operations) -> None:
-    """Set another schedule; it reuses the compiled program if its calls fit into that program's `Shape`.
+    """Set the schedule.
 
-    Raises ValueError for a schedule with another number of workers, or without the peers that a gossip algorithm needs.
+    A program compiled for an earlier schedule is reused if both schedules have the same kinds of operations and the
+    new one fits into the program's `Shape`.
+
+    Raises ValueError for a schedule with another number of workers, with other periods than the algorithm allows, or
+    without the peers that a gossip algorithm needs.
     """
     self.plans = WavePlan(self.algorithm, events, operations, self.workers.count, self.workers.devices)
     kinds = frozenset(int(k) for k in np.unique(operations.kind))
@@ -92,7 +96,7 @@ class Simulator(SingleRunTrainer):
     return placed(carry, shardings(carry))
 
   def restored(self, saved: SimulatorCarry, step: int = 0) -> SimulatorCarry:
-    """Convert the carry in a checkpoint to the carry of this run."""
+    """Convert the carry in a checkpoint to a carry of this trainer."""
     del step
     return saved
 
@@ -165,7 +169,7 @@ class Simulator(SingleRunTrainer):
     return self.plans.seconds(step)
 
   def describe(self) -> str:
-    """Describe in one line the devices, the execution options and the number of visits."""
+    """Describe the devices, the execution options and the number of visits in one line."""
     return f"{describe_layout(self.workers, self.execution)}, virtual time: {len(self.events.worker)} visits"
 
   def _rows(self, arrays: Arrays, feed: RoundFeed) -> dict[str, np.ndarray]:

@@ -2,8 +2,8 @@
 
 The record of a run has the format of a schedule, in real seconds, and can be replayed in virtual time. With a lock, a
 replay with one visit per wave is bit-exact if the workers' devices and the host's are of the same kind. Without a lock,
-a replay repeats the operations on blocks in their recorded order; its results differ by rounding if a compiler fuses
-the product in the increment with the addition.
+a replay repeats the operations on blocks in their recorded order; its results differ by rounding errors if a compiler
+fuses the multiplication in the increment with the addition to the center (a fused multiply-add).
 """
 
 import itertools
@@ -33,14 +33,16 @@ from ddl.events.record import Events, VisitRow
 from ddl.group import Group
 
 Take = Callable[[int, int], tuple[Tree, Any]]  # (worker, step) -> (batch, key); thread-safe
-Watch = Callable[[int, np.ndarray, Callable[[], Consensus]], None]  # (visits done, losses of the round, model)
+# (visits done, losses of the round, function that returns the consensus of the models) -> None
+Watch = Callable[[int, np.ndarray, Callable[[], Consensus]], None]
 STOP = -1
 
 
 class Threads:
   """A run of an algorithm on a model, with one thread per worker.
 
-  After `run`, the attributes `server` and, as lists by worker, `params`, `state` and `extra` hold the final values.
+  After `run`, `server` is the final state of the server, and `params`, `state` and `extra` are lists with the final
+  values of each worker.
   """
 
   def __init__(
@@ -56,9 +58,11 @@ class Threads:
     step_times: mean step times of the workers, for `ServerAlgorithm.periods`; by default, all are equal.
     """
     if isinstance(barrier, Quorum):
-      raise OptionError("barrier", "asp, bsp, ssp or psp with threads", advice="Threads cannot drop late messages.")
+      value, advice = "a quorum (backup or cutoff)", "Threads cannot drop late messages."
+      raise OptionError("config.barrier.name", "asp, bsp, ssp or psp with threads", value, advice)
     if algorithm.arrivals.round_robin and barrier.bound != np.inf:
-      raise OptionError("barrier", "asp for a round-robin algorithm")
+      value = f"a barrier with bound {barrier.bound:g}"
+      raise OptionError("config.barrier.name", "asp if workers arrive in round-robin order", value)
     ranges.check("workers", workers, ranges.integers(1))
     ranges.check("blocks", algorithm.arrivals.blocks, ranges.integers(0))
     devices, model = jax.local_devices(), of_model(model)
@@ -76,13 +80,14 @@ class Threads:
   def run(self, params: Tree, extra: Tree, take: Take, visits: int, watch: Watch) -> tuple[Events, Operations]:
     """Train until `visits` visits are served or `stop` is called. The clock starts after compilation.
 
-    visits: if workers have different periods, the number of visits after rounds of `period` steps each.
+    visits: length of the run. If workers have different periods, the workers' steps are counted instead, and the run is
+      as long as `visits` rounds of `algorithm.period` steps.
     watch: called after each visit; no other visit ends before it returns.
 
     Returns the recorded events and server operations.
 
-    Raises NotFinite if a loss is not finite, and re-raises other exceptions of threads; a note names worker and step.
-    All threads have ended when `run` returns or raises, also after KeyboardInterrupt.
+    Raises NotFinite if a loss is not finite, and re-raises other exceptions of threads, with a note that names the
+    worker and its step. All threads have ended when `run` returns or raises, even after KeyboardInterrupt.
     """
     ranges.check("visits", visits, ranges.integers(1))
     self._take, self._watch, self._x64 = take, watch, jnp.result_type(float) == jnp.float64
@@ -118,7 +123,7 @@ class Threads:
     return self._shared.progress()
 
   def stop(self) -> None:
-    """End the run after the visits in progress; safe in a signal handler, because `SimpleQueue.put` is."""
+    """End the run after the visits in progress. This is safe in a signal handler: `SimpleQueue.put` is reentrant."""
     self._ended.put(STOP)
 
   def _run_worker(self, worker: int) -> None:

@@ -101,7 +101,7 @@ class WavePlan:
     return float(self.events.served[count - 1]) if count else 0.0
 
   def calls(self, boundaries: Sequence[int], widest: int) -> list[SimulatorCall]:
-    """Return one call between each two successive `boundaries`. Raises ValueError beyond the schedule's end.
+    """Return one call per pair of successive `boundaries`. Raises ValueError beyond the schedule's end.
 
     boundaries: steps per worker on average; the first one is 0. widest: maximum number of visits per wave.
     """
@@ -243,7 +243,7 @@ class WaveProgram(NamedTuple):
     rule, virtual = self.algorithm.lock_free, self.workers.virtual
     if rule is None or LOOK not in self.kinds:
       return jax.tree.map(lambda x: x[:virtual], state.replies)
-    message = _of_each(workers, self._request_of)  # equals the message of the last visit: the worker is unchanged
+    message = _of_each(workers, self._request_of)  # that of the last visit, as the worker is unchanged
     mine = lax.dynamic_slice_in_dim(state.seen, rank, virtual)
     seen = jax.vmap(lambda x: from_blocks(x, state.server))(mine)
     return jax.vmap(rule.reply)(message, seen)
@@ -264,7 +264,7 @@ def _of_each(workers: Any, fn: Callable[[Worker], Tree]) -> Tree:
 
 
 def _replace_extra(workers: Any, mode: Any, extra: Tree) -> Any:
-  """Set the `extra` of workers that a quorum has dropped to the mean over the served workers."""
+  """Replace the `extra` of the workers dropped by a quorum with the mean over the served workers."""
 
   def replace(worker: Worker, mode: Any) -> Worker:
     replaced = jax.tree.map(lambda mean, x: jnp.where(mode == DROPPED, mean, x), extra, worker.extra)

@@ -23,12 +23,16 @@ class Worker(NamedTuple):
 
 
 def first_step(delay: int, round_: Any, period: Any) -> Any:
-  """Return the first step of the round that precedes visit number `round_` (from 0) of a worker; negative for none."""
+  """Return the first step of the round before a worker's visit number `round_` (from 0); negative if there is none."""
   return (round_ - 1 if delay else round_) * period
 
 
 def visit_step(delay: int, round_: Any, period: Any) -> np.ndarray:
-  """Return `Visit.step` for visit numbers `round_`: [...] int32. For an even period, the two middle steps alternate."""
+  """Return `Visit.step`, the middle step of the round before each visit number `round_` (from 0): [...] int32.
+
+  If no round precedes the visit, the step is 0. For an even period, successive visits alternate between the two middle
+  steps.
+  """
   round_ = np.asarray(round_) - (delay > 0)
   return np.maximum(round_ * period + (period - 1 + round_ % 2) // 2, 0).astype(np.int32)
 
@@ -44,8 +48,8 @@ def make_worker_round(
   [period, batch, ...] and keys [period]. Losses of steps that did not run are 0. After a restart or a dropped
   round the worker's optimizer schedules continue at its next step.
 
-  steps: how steps are compiled, "scan" or "unroll". drops: whether `mode` can be DROPPED; the worker then merges the
-  last reply and computes no steps. varies: whether `count` can be less than `period`.
+  steps: how steps are compiled, "scan" or "unroll". drops: whether `mode` can be DROPPED; a dropped worker merges
+  the last reply and computes no steps. varies: whether `count` can be less than `period`.
   """
   step, delay = make_local_step(model, algorithm.local), algorithm.delay
 

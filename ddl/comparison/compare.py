@@ -30,11 +30,11 @@ REPORT_FILES = ("report.html", "metrics.csv", "table.csv", "pairs.csv", "finding
 
 
 def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[str, Any]:
-  """Run a comparison and write its report; return the content of comparison.json, and its folder as "folder".
+  """Run a comparison and write its report; return the content of comparison.json plus the folder's path as "folder".
 
   Raises:
     Stopped: after SIGTERM or Ctrl-C; all progress is saved.
-    Failed: if every run diverged, one of several processes failed, or predictions or report could not be written.
+    Failed: if every run diverged, one of several processes failed, or the predictions or the report failed.
     ValueError: for an invalid folder, options or comparison.
   """
   options, began = options or RunOptions(), time.perf_counter()
@@ -112,7 +112,7 @@ def _tuned_settings(label: str, entry: Mapping[str, Any], values: Mapping[str, A
 
 
 def _metric(comparison: Comparison, components: Mapping[str, Components]) -> Metric:
-  """Return the metric that the target refers to. Raises OptionError if the target is not one of its values."""
+  """Return the metric that the target refers to. Raises OptionError if the metric cannot have this value."""
   (_, data, model, *_), target = next(iter(components.values())), comparison.target
   sources = {"": data.test, **data.tests}
   sources |= {EMA: data.test} if all(built.experiment.ema for built in components.values()) else {}
@@ -142,4 +142,5 @@ def _late(path: Path, error: Exception) -> str:
   tables = [name for name in ("table.csv", "pairs.csv") if (path / name).exists()]
   written = f", and so are {' and '.join(tables)}" if tables else ""
   complete = f"all runs are complete in {path}{written}"
-  return f"the report failed ({what}); {complete}; write the report with `{resume_command('compare', path)}`"
+  advice = f"write the report with `{resume_command('compare', path)}`"
+  return f"the report could not be completed ({what}); {complete}; {advice}"

@@ -49,7 +49,7 @@ class ExistingRuns(NamedTuple):
 
 
 def existing_runs(path: Path, pattern: str, read: Mapping[str, Sequence[str]]) -> ExistingRuns:
-  """Find the runs in folders that match a pattern. Call it once, before any process creates new folders.
+  """Find the runs in folders that match a pattern. Call this once, before any process creates new folders.
 
   pattern: a glob pattern relative to `path`; read: the runs of each algorithm label that this command does not train.
   """
@@ -65,7 +65,7 @@ def check_metrics(path: Path, existing: ExistingRuns) -> None:
       try:
         rows = run_dir.metric_lines(run / run_dir.METRICS)
         if (run / run_dir.RESULT).exists() and rows[-1:] != [run_dir.read_result(run)]:
-          raise ValueError(f"{run / run_dir.METRICS} ends before the run's last step")
+          raise ValueError(f"{run / run_dir.METRICS} does not end with the metrics in {run_dir.RESULT}")
       except ValueError as error:
         raise ValueError(f"{error}; remove {run.relative_to(path.parent)} to train this run again") from error
 
@@ -130,7 +130,7 @@ def run(
 
 @dataclass(frozen=True)
 class LabelRuns:
-  """The runs of one algorithm label that share a trainer; they differ in seeds and `traced` settings."""
+  """The runs of one algorithm label that share a trainer; they differ only in seeds and `traced` settings."""
 
   command: str  # "compare" or "sweep"
   path: Path  # folder of the comparison or sweep
@@ -145,7 +145,7 @@ class LabelRuns:
 
   @cached_property
   def width(self) -> int:
-    """The number of runs per program; several only for small models, where that is faster."""
+    """The number of runs per program: more than one only for small models, for which this is faster."""
     experiment, options = self.components.experiment, self.options
     workers = make_workers(experiment.workers, options.devices or None, options.members)
     steps = build.execution(self.components, workers, options).steps_per_call
@@ -203,7 +203,7 @@ class LabelRuns:
     try:
       return train_loop.run(batch, store, hooks, title, run_dir.about(self.options.command))
     except Stopped as stopped:
-      stopped.message = f"stopped and saved in {title}; resume with: {resume_command(self.command, self.path)}"
+      stopped.message = f"stopped and saved during {title}; resume with: {resume_command(self.command, self.path)}"
       raise
 
   def _groups(self, folders: Sequence[Path]) -> list[list[Path]]:

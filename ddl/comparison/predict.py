@@ -22,7 +22,7 @@ from ddl.report.statistics import crossing, log_summary
 from ddl.run import folder, virtual_time
 from ddl.run.build import Components, param_shapes, params_bytes
 
-BANDWIDTHS = 1e3, 1e15  # bytes per second; the range in which a break-even is searched
+BANDWIDTHS = 1e3, 1e15  # bytes per second; the range that is searched for break-even bandwidths
 
 
 class Entrant(NamedTuple):
@@ -101,7 +101,7 @@ def _entrant(
 def entry(
   name: str, cluster: Cluster, entrants: Mapping[str, Entrant], work: StepWork, nbytes: float
 ) -> dict[str, Any]:
-  """Return one cluster's entry of comparison.json. work: of a local step; nbytes: bytes of the parameters."""
+  """Return one cluster's entry of comparison.json. work: the work of a local step; nbytes: bytes of the parameters."""
   algorithms, means = {}, {}
   for label, entrant in entrants.items():
     cluster_runs = [_on_cluster(entrant, seed, cluster, work) for seed in entrant.seeds]
@@ -136,7 +136,7 @@ def _on_cluster(entrant: Entrant, seed: int, cluster: Cluster, work: StepWork) -
 def _figures(
   entrant: Entrant, cluster_runs: Sequence[ClusterRun], clocks: Sequence[Callable[[float], float]]
 ) -> dict[str, Any]:
-  """Return the predicted seconds of a step and of its messages, and the staleness, averaged over the seeds."""
+  """Return the predicted seconds of a step and its messages and, with a server, the staleness; means over the seeds."""
   algorithm, first = entrant.algorithm, cluster_runs[0].config  # the parts do not depend on the seed
   out: dict[str, Any] = {
     "step_seconds": first.times.seconds,
@@ -144,7 +144,7 @@ def _figures(
   }
   if not entrant.experiment.has_server:
     charged = (cluster_runs[0].charged.local, *cluster_runs[0].charged.exchanges)
-    mean = cluster_runs[0].mean  # of the exchange for an evaluation, used if the algorithm has no other
+    mean = cluster_runs[0].mean  # cost of the exchange before an evaluation, used if the algorithm has no other
     return out | {"exchange_seconds": max((cost for cost in charged if isinstance(cost, float)), default=mean)}
   stale: dict[str, list[float]] = {"trained": [], "there": []}
   for config in (cluster_run.config for cluster_run in cluster_runs):
@@ -160,7 +160,7 @@ def break_even(
 ) -> dict[str, Any] | None:
   """Return the bandwidths at which another algorithm becomes the fastest, and the fastest two at each of BANDWIDTHS.
 
-  Algorithms are ranked by seconds to the target, as the geometric mean over seeds. In the result, `bandwidths` lists
+  Algorithms are ranked by the geometric mean over seeds of the seconds to the target. In the result, `bandwidths` lists
   the break-even bandwidth of each seed, or None for a seed without one. Return None for fewer than two algorithms, or
   if the target is met without training.
 

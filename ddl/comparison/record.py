@@ -30,7 +30,8 @@ NOTHING = "nothing"
 def describe_traffic(components: Components, taxonomy_pattern: str) -> tuple[str, str]:
   """Return the name of an experiment's communication pattern, and a text about its messages and their periods.
 
-  The name is `taxonomy_pattern`, or with a wrapper, such as compression, the collectives that are actually used.
+  The name is `taxonomy_pattern`. If the experiment has a wrapper, such as compression, and sends messages, the name
+  instead lists the collectives that are actually used.
   """
   experiment = components.experiment
   pattern = pattern_of(components.algorithm, param_shapes(components.model), experiment.workers)
@@ -177,7 +178,7 @@ class Joined(NamedTuple):
   """A comparison merged with the algorithm labels and clusters recorded in its folder."""
 
   comparison: Comparison
-  options: RunOptions  # their command and record name all labels
+  options: RunOptions  # options whose command and record name all labels
   read: Mapping[str, Sequence[str]]  # runs of recorded labels that were not requested: read, but not trained
   tuned: dict[str, Any]  # the tuned settings of these labels
 
@@ -188,7 +189,7 @@ def joined(path: Path, comparison: Comparison, options: RunOptions) -> Joined:
   Recorded labels that are not requested keep their settings and seeds. Recorded clusters are used if none are
   requested. Without `options.resume` nothing changes.
 
-  Raises ValueError if recorded labels have another model, data set, budget or grid.
+  Raises ValueError if recorded labels have a different model, data set, budget or grid.
   """
   unchanged = Joined(comparison, options, {}, {})
   if not options.resume or not (path / folder.COMPARISON).exists():
@@ -227,7 +228,7 @@ def joined(path: Path, comparison: Comparison, options: RunOptions) -> Joined:
     whole = replace(comparison, experiments=experiments, clusters=clusters, grid=merged, places=places)
   except ValueError as error:
     raise ValueError(
-      f"{path} contains {', '.join(earlier)}, which cannot be compared with the requested algorithms: {error}"
+      f"{path} contains runs of {', '.join(earlier)}, which cannot be compared with the requested algorithms: {error}"
     ) from error
   tuned = {label: entries[label].get("tuned") for label in earlier}
   return Joined(whole, _recording(options, whole), {label: entries[label]["runs"] for label in earlier}, tuned)

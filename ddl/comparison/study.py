@@ -52,7 +52,7 @@ class LabelStudy:
   """The trials of one algorithm label: `pending` returns unfinished and new trials, `tell` finishes a trial."""
 
   def __init__(self, storage: JournalStorage, sweep: Sweep, label: str, metric: Metric):
-    """Create or load the study of an algorithm label. metric: the metric of `score` by which trials are compared."""
+    """Create or load the study of an algorithm label. metric: the metric by which trials are compared."""
     self._space, self._trials, self.metric = sweep.spaces[label], sweep.trials, metric
     self._halton, self._tpe = Halton(self._space, sweep.trials), sweep.sampler == "tpe"
     self._key = f"{sweep.experiments[label].seed}/{label}"
@@ -67,7 +67,7 @@ class LabelStudy:
       self._study.set_user_attr("sweep", sweep.to_json(label))
 
   def pending(self, most: int) -> list[tuple[optuna.Trial, Point]]:
-    """Return up to `most` trials, first interrupted and then new ones; [] once all are finished."""
+    """Return up to `most` trials with their settings, interrupted ones first; [] once all are finished."""
     trials = self._study.get_trials(deepcopy=False)
     unfinished = {trial.number: trial._trial_id for trial in trials if trial.state == TrialState.RUNNING}
     out = []
@@ -83,7 +83,7 @@ class LabelStudy:
     Args:
       outcome: "complete", "pruned", "diverged" or "invalid".
       score: metric -> mean over the seeds; None if the run of a seed did not complete.
-      seeds: the metrics of each seed before the first incomplete one.
+      seeds: the metrics of the seeds before the first one whose run did not complete, one dictionary per seed.
     """
     trial.set_user_attr("outcome", outcome)
     trial.set_user_attr("score", score)
@@ -99,7 +99,7 @@ class LabelStudy:
     return [({key: trial.params[key] for key in self._space}, trial.user_attrs) for trial in trials]
 
   def judge(self, trial: optuna.Trial, line: dict[str, Any], steps: int) -> None:
-    """Report a trial's first line of metrics at or after each rung (see RUNGS).
+    """Report a line of metrics to Optuna if it is the trial's first one at or after a rung (see RUNGS).
 
     Raises TrialPruned if the trial is then not in the best third.
     """
@@ -146,13 +146,14 @@ def saved(folder: Path, sweep: Sweep) -> list[dict[str, Any]]:
     names = optuna.get_all_study_names(storage)
     studies = {name: optuna.load_study(study_name=name, storage=storage) for name in names}
   except (ValueError, KeyError, TypeError, AttributeError) as error:
-    raise ValueError(f"{file} is damaged ({error}); sweep again in another workdir") from error
+    raise ValueError(f"{file} is damaged ({error}). Sweep again in another workdir.") from error
   for label in {*studies} & {*sweep.experiments}:
     if (recorded := studies[label].user_attrs.get("sweep")) and (differ := differences(recorded, sweep.to_json(label))):
-      reason = f"{folder} contains a sweep with another config ({label}: {'; '.join(differ[:5])})"
+      reason = f"{folder} contains a sweep with a different config ({label}: {'; '.join(differ[:5])})"
       raise ValueError(f"{reason}; pass the recorded config to resume it")
     if (count := len(studies[label].trials)) > sweep.trials:
-      raise OptionError("trials", f"at least {count} (the number of trials of '{label}' in {folder})", sweep.trials)
+      condition = f"at least {count} (the number of trials of '{label}' in {folder})"
+      raise OptionError("config.sweep.trials", condition, sweep.trials)
   return logs
 
 

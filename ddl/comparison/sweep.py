@@ -37,7 +37,7 @@ Trial = tuple[Any, Point]  # an Optuna trial and its settings
 def sweep(settings: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
   """Run the trials of a sweep; return the result of each algorithm label, and write the results to tuned.json.
 
-  A result has "group" (the label without grid values), "point" (these values), "settings" (see `ddl.config.tuned`),
+  A result has "group" (the label without grid values), "point" (the grid values), "settings" (see `ddl.config.tuned`),
   "best" (the best setting), "validation" (its score), "edges" ({key: "low" or "high"} if the best value is the smallest
   or largest one tried) and "trials" (each with "setting", "outcome", "validation" and the scores of its "seeds").
 
@@ -91,7 +91,7 @@ def sweep(settings: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
       _warn(settings, label, tuned[label])
     for label in results.keys() - tuned.keys():
       text = f"{label}: none of {pluralize(settings.trials, 'trial')} completed"
-      raise ValueError(f"{text}; lower the bounds of config.sweep.learning_rate")
+      raise ValueError(f"{text}. If they diverged, lower the bounds of config.sweep.learning_rate.")
     return results
 
 

@@ -36,7 +36,7 @@ from ddl.names import short_name
 SECTIONS = (*REGISTRIES, "network", "compare", "sweep")
 DEFAULTS = {  # section -> name of its default factory
   "algorithm": "sync_sgd",
-  "wrapper": NO_WRAPPER,  # compresses messages
+  "wrapper": NO_WRAPPER,  # no compression of messages
   "model": "mlp",
   "data": "digits",
   "partition": "iid",
@@ -53,12 +53,12 @@ class Pairs(config_dict.FieldReference):
   """A config field that stores {key: value} as ((key, value), ...), because ConfigDict keys cannot contain dots."""
 
   def set(self, value: Any, type_safe: bool = True) -> None:
-    """Check the type of a value and set it."""
+    """Convert a mapping to pairs, check the type of the value and set it."""
     super().set(tuple(value.items()) if isinstance(value, Mapping) else value, type_safe)
 
 
 def base() -> Config:
-  """Return a config with all keys of an experiment; None means that the section's factory uses its default."""
+  """Return the default config, which has all keys; None means that the section's factory uses its default."""
   config: Config = ConfigDict()
   for kind, name in DEFAULTS.items():
     config[kind] = section(name, [factory(kind, factory_name) for factory_name in REGISTRIES[kind]])
@@ -72,7 +72,7 @@ def base() -> Config:
       "title": "",
       "seeds": (0, 1, 2),
       "metric": "",  # such as "accuracy", "loss" or "perplexity"; "": the accuracy if the model has one, else the loss
-      "mode": "",  # "max" or "min": whether higher or lower values are better; "": only for metrics that ddl knows
+      "mode": "",  # "max" or "min": whether higher or lower values are better; may be "" for metrics that ddl knows
       "target": 0.95,  # test metric to reach: at least this accuracy, or at most this loss or perplexity
       "stop_at_target": False,  # end a run when an evaluation meets the target; final metrics are not compared
       "expected": (),  # pairs of labels (A, B) where A reaches the target sooner than B according to a paper
@@ -88,7 +88,7 @@ def base() -> Config:
       "pruning": False,  # stop trials that are not in the best third after 1/9 or 1/3 of the steps
       "validation": 0.2,  # share of the training examples used for validation, if the data section sets none
       "learning_rate": (0.01, 1.0),  # bounds (low, high); the scale is logarithmic if high / low >= 10, else linear
-      "space": ConfigDict(),  # label -> {key of config.algorithm: (low, high) or [choices]}
+      "space": ConfigDict(),  # label -> {key of config.algorithm: (low, high) or [choices], "optimizer": {key: ...}}
     }
   )
   return config.lock()
@@ -108,7 +108,9 @@ def with_user_keys(config: Config, sections: Any = None) -> Config:
 
 
 def switched(config: Config, names: Mapping[str, str]) -> tuple[Config, str]:
-  """Copy a config and replace factories by `names` (section -> name); return (copy, note on dropped settings or "").
+  """Return (a copy of a config with other factories, a note on dropped settings or "").
+
+  names: section -> name of the new factory.
 
   Settings that are valid only for the old factory are dropped from the section. They are also dropped from the changes
   and sweep spaces of compared algorithms that name no factory for this section, and from the grid if no compared
@@ -154,7 +156,7 @@ def _section(changes: Any, kind: str) -> Any:
 
 
 def _grid_key(pair: Any, kind: str) -> str:
-  """Return the key, without its section, of a (key, values) pair of the grid; "" for `name` or another section."""
+  """Return the key that a (key, values) pair of the grid sets in section `kind`, except `name`; "" if it sets none."""
   section, _, key = str(pair[0]).partition(".") if isinstance(pair, tuple) and pair else ("", "", "")
   return key if section == kind and key != "name" else ""
 
@@ -183,7 +185,7 @@ def _reads(kind: str, old: str, key: str) -> bool:
 
 
 def renamed(config: Config, changes: Any) -> Config:
-  """Copy a config with the factories that `changes` names, and keep the settings that are valid for them.
+  """Return a copy of a config with the factories that `changes` names, and with the settings that are valid for them.
 
   Keys that neither the old nor the new factory takes are kept; a later check rejects them. Raises OptionError for an
   unknown factory.
@@ -220,12 +222,12 @@ def default_experiment(**changes: Any) -> Experiment:
   return experiment
 
 
-SHOWN = 12  # config files that an error lists
+SHOWN = 12  # maximum number of config files that an error lists
 PATHS = ("path", "data_dir")  # config keys whose values are paths
 
 
 def load(file: Path) -> Config:
-  """Load a config file, call its `get_config()` and check the result. Raises ValueError with a one-line message."""
+  """Load a config file, call its `get_config()` and check the result. Raises ValueError if one of these steps fails."""
   if not file.is_file() or file.suffix != ".py":
     raise _no_file(file)
   path = file.resolve()
@@ -239,7 +241,7 @@ def load(file: Path) -> Config:
     config = config.as_configdict()
   if not isinstance(config, ConfigDict):
     advice = "Start from ddl.config.base() and change it."
-    raise OptionError(f"get_config() of {file}", "a function that returns a ConfigDict", advice=advice)
+    raise OptionError(f"get_config in {file}", "a function that returns a ConfigDict", advice=advice)
   try:
     check_keys(with_user_keys(config), with_user_keys(base(), config))
   except ValueError as error:
@@ -249,7 +251,7 @@ def load(file: Path) -> Config:
 
 def _no_file(file: Path) -> OptionError:
   """Return the error for a path that is not a config file; it suggests similar or known files."""
-  what = "is not a config file (.py)" if file.is_file() else "is a folder" if file.is_dir() else "does not exist"
+  what = "does not end in .py" if file.is_file() else "is a folder" if file.is_dir() else "does not exist"
   folder = file if file.is_dir() else file.parent
   siblings = sorted(path for path in folder.glob("*.py") if path.is_file()) if folder.is_dir() else []
   if near := difflib.get_close_matches(f"{file.stem}.py", [path.name for path in siblings], n=1):

@@ -66,13 +66,13 @@ RETURNED: dict[str, tuple[type, ...]] = {  # section -> types that its factories
   "optimizer": (optax.GradientTransformation,),
 }
 TYPES = {int: "an integer (int)", float: "a number (float)", str: "a string (str)", bool: "True or False (bool)"}
-SHOWN = 5  # factories with a setting that an error lists
-NAMES = 25  # names listed in an error about an unknown name
+SHOWN = 5  # maximum number of factories that an error lists for a setting
+NAMES = 25  # maximum number of names that an error about an unknown name lists
 FREE = ("config.compare.algorithms", "config.sweep.space")  # sections with user-defined keys
 
 
 def named(option: str, registry: Mapping[str, Any], name: str, user_defined: Sequence[str] = ()) -> Any:
-  """Look up a name in a registry. Raises OptionError for an unknown name; it suggests the nearest and lists some.
+  """Look up a name in a registry. Raises OptionError for an unknown name, with the nearest name and a list of names.
 
   option: the setting that contains the name, such as "config.model.name"; user_defined: import paths to list too.
   """
@@ -117,7 +117,10 @@ def takes(kind: str, name: str, key: str) -> bool:
 
 
 def traceable(kind: str, name: str, key: str, value: Any) -> bool:
-  """Return whether JAX can trace a nonzero setting: whether all nonzero values give the same compiled program."""
+  """Return whether JAX can trace a setting, so that one compiled program serves all its nonzero values.
+
+  Return False for 0 or None and for settings of a user-defined factory.
+  """
   if is_address(name) or not value:
     return False
   if (kind, key) == ("optimizer", "learning_rate"):
@@ -132,7 +135,7 @@ def outer_rate(name: str) -> str:
 
 
 def has_varying_period(name: str) -> bool:
-  """Return whether an algorithm's period may be a function of the round: a setting annotated with `Period`."""
+  """Return whether an algorithm's period may be a function of the round: whether its annotation is `Period`."""
   parameter = settings_of(factory("algorithm", name)).get("period")
   return parameter is not None and parameter.annotation == Period
 
@@ -195,7 +198,10 @@ def _wrong_type(value: Any, annotation: Any) -> str:
 
 
 def check_keys(config: Any, default: Config, where: str = "config") -> None:
-  """Convert values to the types of `default`, in place. Raises OptionError for unknown keys and wrong types."""
+  """Convert values to the types of `default`, in place.
+
+  Raises OptionError for unknown or missing keys, or for values of the wrong type.
+  """
   if not isinstance(config, ConfigDict):
     raise OptionError(where, "a section (as in ddl.config.base())", repr(config))
   for key in [*default, *config]:
@@ -244,11 +250,8 @@ def keyword_arguments(kind: str, section: Mapping[str, Any], workers: int = 1) -
       raise OptionError(option, f"unset (None) with {what} (which {taken})", repr(value), advice)
     if wrong := _wrong_type(value, parameters[key].annotation):
       default = parameters[key].default
-      unusable = isinstance(default, ByWorkers) or default in (inspect.Parameter.empty, "", ())
-      example = "VALUE" if unusable else repr(default)
-      raise OptionError(
-        option, f"{wrong} with {what}", repr(value), f"Set it to {example}, or to None for its default."
-      )
+      advice = "" if default is inspect.Parameter.empty else f"Set it to None for its default, {default!r}."
+      raise OptionError(option, f"{wrong} with {what}", repr(value), advice)
     out[key] = as_type(value, parameters[key].annotation, option)
     check_all(ranges[key].annotation, out[key], option)
   for key, parameter in parameters.items():

@@ -34,8 +34,8 @@ REFUSED = {  # sections and keys that a grid cannot vary, and why
   "model": "All algorithms of a comparison have the same model.",
   "data": "All algorithms of a comparison have the same data set.",
   "seed": "Set seeds in config.compare.seeds.",
-  "compare": "This section does not affect a run.",
-  "sweep": "This section does not affect a run.",
+  "compare": "This section applies to the whole comparison.",
+  "sweep": "This section applies to the whole sweep.",
 }
 
 
@@ -44,9 +44,10 @@ def variants(config: Config) -> dict[str, Config]:
 
   Without labels, a grid varies the config itself, and the label is the algorithm's name.
 
-  Raises ValueError for missing, unknown or unusable labels, an unknown key, or a value of the wrong type.
+  Raises ValueError if there are neither labels nor a grid, if a label is empty or two labels have the same folder name,
+  and for an unknown name or key or a value of the wrong type.
 
-  config: with `compare.algorithms`: label -> nested changes, e.g. {"algorithm": {"name": "dasgd", "delay": 2}}.
+  config: its `compare.algorithms` maps labels to nested changes such as {"algorithm": {"name": "dasgd", "delay": 2}}.
   """
   labels = in_order(config.compare.algorithms)
   if not labels and config.compare.grid:
@@ -66,7 +67,7 @@ def variants(config: Config) -> dict[str, Config]:
 
 
 def experiment_of(label: str, config: Config) -> Experiment:
-  """Create the experiment of an algorithm label. Errors of `Experiment.from_config` also name the label."""
+  """Create the experiment for an algorithm label. Errors from `Experiment.from_config` also name the label."""
   with naming(label):
     return Experiment.from_config(config)
 
@@ -81,13 +82,13 @@ def naming(label: str) -> Iterator[None]:
 
 
 def in_order(section: Config) -> dict[str, Any]:
-  """Return a section in insertion order; iterating over a ConfigDict would sort the keys."""
+  """Return a section as a dictionary in insertion order; iterating over a ConfigDict would sort the keys."""
   values = section.to_dict()
   return {key: values[key] for key in json.loads(section.to_json_best_effort())}
 
 
 def recorded(config: Config) -> dict[str, Any]:
-  """Convert a config to JSON in insertion order; mark lists to distinguish them from tuples. Inverse: `restored`."""
+  """Convert a config to JSON, with labels in insertion order and lists of choices marked. `restored` is the inverse."""
   values = jsonable(config.to_dict())
   values["compare"]["algorithms"] = jsonable(in_order(config.compare.algorithms))
   values["sweep"]["space"] = jsonable(_marked(config.sweep.space.to_dict()))
@@ -95,7 +96,7 @@ def recorded(config: Config) -> dict[str, Any]:
 
 
 def restored(value: Any) -> Any:
-  """Undo `recorded`: convert JSON lists to tuples, and the lists that it marked to lists."""
+  """Undo `recorded`: convert marked lists to lists, and all other JSON lists to tuples."""
   if isinstance(value, dict) and value.keys() == {CHOICES}:
     return list(value[CHOICES])
   if isinstance(value, dict):
@@ -122,13 +123,13 @@ def check_labels(labels: Iterable[str]) -> None:
 
 
 def apply(config: Config, base: Config, changes: Any, where: str) -> None:
-  """Apply nested changes to a config in place; only keys that are None in `base` can be None.
+  """Apply nested changes to a config in place; only keys that are None in `base` can be set to None.
 
   Raises OptionError for an unknown key or a value of the wrong type.
   """
   if not isinstance(changes, Mapping):
     example = {"name": config.name} if "name" in config else {"algorithm": {"name": "local_sgd", "period": 10}}
-    raise OptionError(where, f"a dictionary of keys and values (for example, {example})", repr(changes))
+    raise OptionError(where, f"a dictionary of settings (for example, {example})", repr(changes))
   for key, value in changes.items():
     if key not in config:
       raise unknown_key(key, where, where.rpartition(".")[2], config)
@@ -136,7 +137,7 @@ def apply(config: Config, base: Config, changes: Any, where: str) -> None:
       apply(config[key], base.get(key, {}), value, f"{where}.{key}")
       continue
     if value is None and base.get(key) is not None:
-      raise OptionError(f"{where}.{key}", "set, because it has no default", "None")
+      raise OptionError(f"{where}.{key}", "set to a value", "None")
     with config.ignore_type():
       config[key] = value if value is None else as_type(value, config.get_type(key), f"{where}.{key}")
 
@@ -154,7 +155,7 @@ def expanded(config: Config, labels: Mapping[str, Config]) -> dict[str, Variant]
   A point's values override those of the label. If a label's algorithm (or optimizer, ...) does not take a key, the key
   is omitted from the label's points, and points that become equal are merged. Unless the grid varies `steps`, `steps`
   is set so that all variants of a label train on the same number of examples, workers x batch x steps, up to rounding
-  to whole steps; eval_every and the schedule's steps are scaled by the same factor.
+  to whole steps; eval_every and the steps of the schedules are scaled by the same factor.
 
   Raises OptionError for an unknown key, a key that no label uses, a value of the wrong type, or a repeated value.
   """
@@ -183,9 +184,9 @@ def expanded(config: Config, labels: Mapping[str, Config]) -> dict[str, Variant]
 
 
 def only(points: Mapping[str, Variant], names: Sequence[str]) -> dict[str, Variant]:
-  """Return the variants that match a name (a label, an algorithm or a group); all if `names` is empty.
+  """Return the variants that match one of `names`, or all variants if `names` is empty.
 
-  Raises OptionError for an unknown name.
+  A name is a label with or without grid values, or an algorithm. Raises OptionError for an unknown name.
   """
   known = {
     label: {label, name := config.algorithm.name, short_name(name), place.group}
@@ -224,9 +225,10 @@ def _check_key(key: str, variants: Iterable[Config]) -> None:
 
 
 def _variant_at(variant: Config, point: dict[str, Any], defaults: Config) -> tuple[Config, dict[str, Any]]:
-  """Apply a grid point to the config `variant`; return the result and the settings of the point that it uses."""
+  """Apply a grid point to a copy of `variant`; return the copy and the settings of the point that it uses."""
   out, read = copy.deepcopy(variant), dict[str, Any]()
-  # A name decides which keys are read, and the settings of an algorithm which keys of virtual time.
+  # Names come first, because they decide which keys are used; keys of virtual time come last, because the algorithm's
+  # settings decide which of them are used.
   for key in sorted(point, key=lambda key: (not key.endswith(".name"), key.partition(".")[0] in VIRTUAL)):
     section, _, name = key.rpartition(".")
     if reads(out, key):
@@ -310,7 +312,7 @@ class Comparison:
   def from_config(
     cls, config: Config, only_labels: Sequence[str] = (), tuned: str = "", clusters: Sequence[str] = ()
   ) -> "Comparison":
-    """Create a comparison from a config, with the best settings in a sweep's tuned.json if its path is not "".
+    """Create a comparison from a config. tuned: path of a sweep's tuned.json, whose best settings are applied, or "".
 
     Raises as `variants`, `expanded`, `only`, `Experiment.from_config` and `ddl.config.tuned.matching` do.
     """
@@ -332,7 +334,7 @@ class Comparison:
     return out
 
   def place(self, label: str) -> Place:
-    """Return an algorithm label's position in the grid: the label without grid values, and these values."""
+    """Return an algorithm label's position in the grid: the label without its grid values, and the grid values."""
     return self.places.get(label, Place(label, {}))
 
   @property

@@ -34,7 +34,7 @@ from ddl.precision import PRECISIONS
 from ddl.ranges import NonNegativeInt, PositiveFloat, PositiveInt, Range, Seed, check, check_all, check_fields, integers
 from ddl.schedule import Clock, Schedule
 
-STRIPS = "reduce-scatter + all-gather"  # pattern of algorithms that shard the packed parameters for the optimizer
+STRIPS = "reduce-scatter + all-gather"  # pattern of algorithms that shard the flattened parameters and the optimizer
 # Sections other than the algorithm and its wrapper.
 PARTS = (
   *("model", "data", "partition", "optimizer", "schedule", "outer_schedule", "period_schedule", "times", "barrier"),
@@ -67,7 +67,7 @@ class Part:
     return short_name(self.name)
 
   def get(self, key: str, default: Any = None) -> Any:
-    """Return a setting, or the default if the factory does not have it."""
+    """Return a setting, or `default` if the factory does not take it."""
     return self.settings.get(key, default)
 
   def to_json(self) -> dict[str, Any]:
@@ -85,9 +85,12 @@ MessageSeconds = Annotated[float, Range(0, 1e30)]  # large enough for prediction
 class Network:
   """The cost of messages in virtual time."""
 
-  message_seconds: Annotated[MessageSeconds, "one-way time of a message between worker and server"] = 0.0
+  message_seconds: Annotated[MessageSeconds, "one-way time of a message to or from a server, or between workers"] = 0.0
   service_seconds: Annotated[MessageSeconds, "time that the server takes to process a message"] = 0.0
-  exchange_seconds: Annotated[MessageSeconds | None, "time of a collective; None: that of a tree of messages"] = None
+  exchange_seconds: Annotated[
+    MessageSeconds | None,
+    "time of a collective; None: message_seconds times the number of sequential messages in a binomial tree",
+  ] = None
   overlap: Annotated[bool, "whether collectives overlap with steps that do not depend on them"] = True
   # Blocks are simulated one at a time: very many of them cost time and add no information.
   blocks: Annotated[int, integers(1, 1024), "parameter blocks that a lock-free visit reads and writes in sequence"] = 16
@@ -105,7 +108,7 @@ def meanings(cls: type) -> dict[str, str]:
 
 
 def jsonable(value: Any) -> Any:
-  """Convert tuples to lists and NumPy scalars to Python numbers, as a JSON round trip does."""
+  """Convert tuples to lists and NumPy scalars to Python numbers, so that a JSON round trip returns an equal value."""
   if isinstance(value, Mapping):
     return {k: jsonable(v) for k, v in value.items()}
   if isinstance(value, list | tuple):
@@ -139,15 +142,15 @@ class Experiment:
   network: Network
   workers: Annotated[PositiveInt, "number of workers, p"] = 8
   batch: Annotated[PositiveInt, "examples per worker and step"] = 32
-  rate_scaling: Annotated[str, "factor of the learning rate for the global batch: none, linear or sqrt"] = "none"
-  base_batch: Annotated[NonNegativeInt, "global batch of the unscaled learning rate, for rate_scaling"] = 0
+  rate_scaling: Annotated[str, "scaling of the learning rate with the global batch: none, linear or sqrt"] = "none"
+  base_batch: Annotated[NonNegativeInt, "global batch for which the learning rate was chosen; 0: no scaling"] = 0
   microbatches: Annotated[PositiveInt, "parts into which a batch is split to accumulate gradients"] = 1
   precision: Annotated[str, "float32, or bfloat16 for loss and gradient; all else is float32"] = "float32"
   elastic: Annotated[bool, "whether training continues without failed workers; collective algorithms only"] = False
   steps: Annotated[PositiveInt, "steps of each worker; on average if the algorithm has a server or peers"] = 200
   eval_every: Annotated[PositiveInt, "steps between evaluations"] = 50
   ema: Annotated[
-    float, Range(0, 1, open_high=True), "decay per step of the averaged model to evaluate too; 0: none"
+    float, Range(0, 1, open_high=True), "decay per step of the model's moving average, which is also evaluated; 0: none"
   ] = 0.0
   noise_batches: Annotated[NonNegativeInt, "batches per evaluation to estimate the gradient noise scale; 0: none"] = 0
   seed: Annotated[Seed, "seed of the initial parameters, the order of the examples and dropout"] = 0
@@ -162,7 +165,9 @@ class Experiment:
     if self.rate_scaling not in SCALINGS:
       raise OptionError("config.rate_scaling", f"one of {', '.join(SCALINGS)}", repr(self.rate_scaling))
     if (self.base_batch > 0) != (self.rate_scaling != "none"):
-      condition = "0 with config.rate_scaling=none" if self.base_batch else "set with config.rate_scaling"
+      condition = (
+        "0 with config.rate_scaling=none" if self.base_batch else f"> 0 with config.rate_scaling={self.rate_scaling}"
+      )
       advice = "It is the number of examples per step, over all workers, for which the learning rate was chosen."
       raise OptionError("config.base_batch", condition, self.base_batch, advice)
     if self.ema and self.elastic:
@@ -179,9 +184,10 @@ class Experiment:
 
   @classmethod
   def from_json(cls, values: Mapping[str, Any]) -> "Experiment":
-    """Create an experiment from the result of `to_json`; missing settings and None mean defaults.
+    """Create an experiment from the result of `to_json`; a factory's settings that are missing or None get defaults.
 
-    Raises ValueError for an unknown name, a setting that its factory does not take, or a value of the wrong type.
+    Raises ValueError for an unknown name, a setting that the section's factory does not take, a value of the wrong type
+    or out of range, or a missing setting without a default.
     """
     check_all(PositiveInt, values["workers"], "config.workers")  # some defaults depend on it
     parts = {}
@@ -236,12 +242,12 @@ class Experiment:
 
   @property
   def has_server(self) -> bool:
-    """Whether the algorithm has a server or peers: a `ServerAlgorithm`."""
+    """Whether the algorithm is a `ServerAlgorithm`, which has a server or peers."""
     return has_server(self.algorithm.name)
 
   @property
   def in_virtual_time(self) -> bool:
-    """Whether runs are compared in virtual time: if the algorithm has a server or peers, or training is elastic."""
+    """Whether runs are compared in virtual time, as with a server or peers, or if training is elastic."""
     return self.has_server or self.elastic
 
   @property
@@ -267,8 +273,9 @@ class Experiment:
       name = self.algorithm.short_name
       raise OptionError(
         "config.optimizer.name", f"an element-wise optimizer for {name} (which shards the flattened parameters)",
-        f"{self.optimizer.short_name} with settings that depend on whole layers",
-        "Use sync_sgd, or set config.optimizer.clip_norm=0 and config.optimizer.decay_all=True.",
+        f"{self.optimizer.short_name}, which is not element-wise with these settings",
+        "Use the algorithm sync_sgd, or an optimizer such as adamw with config.optimizer.clip_norm=0 and "
+        "config.optimizer.decay_all=True.",
       )  # fmt: skip
     algorithm = make_algorithm(
       self.algorithm.name, inner, self.workers, {**self.algorithm.settings, **self._outer_rate(), **self._period()}
@@ -289,7 +296,7 @@ class Experiment:
         key = self.length_key(clock.delay)
         raise OptionError(
           f"config.algorithm.{key}", f"at most config.steps={self.steps}", self.algorithm.get(key, clock.delay),
-          "Otherwise no message arrives within the run.",
+          "With a longer delay, no message arrives within the run.",
         )  # fmt: skip
 
   def length_key(self, steps: int) -> str:
@@ -323,9 +330,13 @@ class Experiment:
     return recorded(make("optimizer", self.optimizer.name, schedule, **settings), schedule)
 
   def make_schedule(self) -> Rate:
-    """Build the schedule, or return the rate if it is constant. Raises ValueError if the rate is not positive."""
+    """Build the schedule, or return the rate if it is constant.
+
+    Raises OptionError if the rate is not positive, if the warm-up is too long, or if the optimizer is an optax object,
+    which contains its own rate.
+    """
     if is_in_memory(self.optimizer.name):
-      raise OptionError("config.optimizer", "a name or a function that takes the schedule", "an optax optimizer")
+      raise OptionError("config.optimizer", "a name or a function that takes the learning rate", "an optax optimizer")
     rate = self.optimizer.learning_rate
     check_all(PositiveFloat, rate, "config.optimizer.learning_rate")
     if self.rate_scaling != "none":
@@ -333,7 +344,10 @@ class Experiment:
     return self._make_rate("schedule", rate, self.steps)
 
   def _outer_rate(self) -> dict[str, Rate]:
-    """Return the algorithm's outer learning rate as a keyword argument, scheduled over the run's outer steps."""
+    """Return {key: rate}, the algorithm's outer learning rate scheduled over the run's outer steps; {} if it has none.
+
+    Raises OptionError for an outer schedule without an outer learning rate.
+    """
     if key := outer_rate(self.algorithm.name):
       outer_steps = max(1, self.steps // self.algorithm.get("period", 1))
       return {key: self._make_rate("outer_schedule", self.algorithm.settings[key], outer_steps)}
@@ -344,7 +358,10 @@ class Experiment:
     return {}
 
   def _period(self) -> dict[str, Any]:
-    """Return the algorithm's period as a keyword argument if it varies, as a function of the round."""
+    """Return {"period": function of the round} as a keyword argument if the algorithm's period varies, else {}.
+
+    Raises OptionError if the algorithm or another setting does not support a period that varies.
+    """
     part, name = self.period_schedule, self.algorithm.short_name
     if part == CONSTANT_PERIOD:
       return {}
@@ -383,5 +400,5 @@ def training_key(seed: int) -> jax.Array:
 
 
 def noise_key(seed: int) -> jax.Array:
-  """Return the PRNG key for estimating the gradient noise."""
+  """Return the PRNG key for estimating the gradient noise scale."""
   return jax.random.fold_in(jax.random.key(seed), 2)

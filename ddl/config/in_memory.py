@@ -47,9 +47,9 @@ def _register(word: str, content: bytes, factory: Callable[..., Any]) -> str:
 
 
 def _traced(optimizer: optax.GradientTransformation) -> bytes:
-  """Return bytes that determine an optimizer: its traced functions with their constants.
+  """Return bytes that identify an optimizer: its traced functions with their constants.
 
-  An optimizer with masks or labels for other parameters cannot be traced; the result is then random.
+  An optimizer whose masks or labels do not fit PARAMS cannot be traced; the result is then random.
   """
   params = {name: jnp.zeros(shape) for name, shape in PARAMS.items()}
 
@@ -65,7 +65,7 @@ def _traced(optimizer: optax.GradientTransformation) -> bytes:
 
 
 def _content(data: Data) -> bytes:
-  """Return bytes that determine a data set: its meta, and the size and a sample of each part.
+  """Return a hash of a data set: of its meta, and of the size and a sample of each part.
 
   `ddl.run.inputs` compares more examples when a run is resumed.
   """

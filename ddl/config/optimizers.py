@@ -3,8 +3,8 @@
 All also take `weight_decay`, which skips arrays with fewer than two axes unless `decay_all` is set, and `clip_norm`,
 the maximum global norm of the optimizer's input. With `sync_sgd` and `pipe_sgd` this input is the mean of the workers'
 gradients. With local steps or a server it is the gradient of one worker, which `scaffold` and `dc_asgd` correct first.
-With a `barrier` that averages a round it is this average. `sharded_sync_sgd` and servers on Ray do not support
-`clip_norm`.
+With a `barrier` that averages the messages of a round, it is this average. `sharded_sync_sgd` and servers on Ray do not
+support `clip_norm`.
 """
 
 import functools
@@ -38,7 +38,7 @@ RANGES = {  # annotations of the keyword arguments of optax's optimizers
 def muon(rate: float | optax.Schedule, **settings: Any) -> optax.GradientTransformation:
   """Orthogonalize the momentum of hidden matrices (Muon); apply AdamW to vectors, embeddings and the output layer.
 
-  `optax.contrib.muon` for the matrices of `ddl.hidden_matrices`; other arrays get its AdamW.
+  The hidden matrices are those that `ddl.hidden_matrices` selects. Both optimizers are those of `optax.contrib.muon`.
   """
   nowhere: Any = {"muon_weight_dimension_numbers": lambda params: jax.tree.map(lambda _: None, params)}
   return _partition(contrib.muon(rate, **settings), contrib.muon(rate, **settings, **nowhere))
@@ -54,7 +54,8 @@ def sgd_adamw(
 ) -> optax.GradientTransformation:
   """Apply SGD with decoupled weight decay to hidden matrices, AdamW to vectors, embeddings and the output layer.
 
-  For `dion`, which orthogonalizes the directions of the matrices. The matrices are those of `ddl.hidden_matrices`.
+  This is an inner optimizer for `dion`, which orthogonalizes the updates of the hidden matrices itself. These are the
+  matrices that `ddl.hidden_matrices` selects.
   """
   sgd = optax.chain(optax.add_decayed_weights(weight_decay, mask), optax.scale_by_learning_rate(rate))
   return _partition(sgd, optax.adamw(rate, b1, b2, eps, weight_decay=weight_decay, mask=mask))
@@ -70,7 +71,9 @@ def _partition(
 
 
 def from_optax(make: Callable[..., optax.GradientTransformation]) -> Callable[..., optax.GradientTransformation]:
-  """Return a factory (rate, *, settings) for an optax optimizer: its numeric and boolean arguments, and COMMON.
+  """Return a factory (rate, *, settings) for an optax optimizer.
+
+  The settings are the optimizer's numeric and boolean arguments and those in COMMON.
 
   Weight decay is decoupled if the optax optimizer supports it (AdamW, LAMB, Lion), else L2 regularization.
   """

@@ -37,24 +37,35 @@ class RunOptions:
   )
   devices: Annotated[NonNegativeInt, Flag("number of devices over all processes; 0: automatic")] = 0
   members: Annotated[PositiveInt, Flag("devices per worker, over which its model is sharded")] = 1
-  sharding: Annotated[str, Flag("sharding of a worker: fsdp, auto, or the model's rules such as tensor")] = "fsdp"
+  sharding: Annotated[str, Flag("how a worker's model is sharded: fsdp, auto, or the model's rules such as tensor")] = (
+    "fsdp"
+  )
   processes: Annotated[PositiveInt, Flag("local processes, joined by jax.distributed")] = 1
   join_timeout: Annotated[float, Range(1, 1e6), Flag("seconds within which all processes must join")] = 60.0
-  peer_timeout: Annotated[float, Range(3, 1e6), Flag("seconds without heartbeat until a process counts as lost")] = 30.0
+  peer_timeout: Annotated[
+    float, Range(3, 1e6), Flag("seconds without a heartbeat after which a process counts as lost")
+  ] = 30.0
   max_restarts: Annotated[
-    NonNegativeInt, Flag("maximum restarts from the last checkpoint after a process fails; if elastic, replacements")
+    NonNegativeInt,
+    Flag(
+      "maximum restarts from the last checkpoint after a process fails; if elastic, maximum replacements of processes"
+    ),
   ] = 0
   virtual_grad: Annotated[
-    str, Flag("gradients of a device's workers: unrolled, vmapped or a loop", ("auto", "unroll", "vmap", "map"))
+    str,
+    Flag(
+      "how a device computes its workers' gradients: unrolled, vmapped or in a loop", ("auto", "unroll", "vmap", "map")
+    ),
   ] = "auto"
-  step_loop: Annotated[str, Flag("loop over the steps of a compiled call", ("auto", "unroll", "scan"))] = "auto"
+  step_loop: Annotated[str, Flag("how a compiled call loops over its steps", ("auto", "unroll", "scan"))] = "auto"
   steps_per_call: Annotated[NonNegativeInt, Flag("maximum steps of a compiled call; 0: automatic")] = 0
   overlap: Annotated[bool, Flag("overlap delayed messages with the steps after their launch")] = True
   batch_stats: Annotated[
     str, Flag("batch-norm statistics for evaluation: the workers' mean, or re-estimated", ("mean", "reestimate"))
   ] = "mean"
   checkpoint_every: Annotated[
-    NonNegativeInt, Flag("steps between checkpoints; 0: only when a run stops, or train ends", commands=RUNS)
+    NonNegativeInt,
+    Flag("steps between checkpoints; 0: only when a run is interrupted and at the end of train", commands=RUNS),
   ] = 0
   runtime: Annotated[
     str, Flag("runtime of server algorithms: virtual time, threads or Ray", ("simulator", "threads", "ray"), ("train",))
@@ -65,13 +76,13 @@ class RunOptions:
   init_from: Annotated[
     str, Flag("initial parameters: the folder of a run with the same model, or a model.msgpack", commands=RUNS)
   ] = ""
-  keep_best: Annotated[
-    bool, Flag("save the model with the best test metric of each run as best.msgpack", commands=RUNS)
-  ] = False
+  keep_best: Annotated[bool, Flag("save each run's model with the best test metric as best.msgpack", commands=RUNS)] = (
+    False
+  )
   keep_models: Annotated[
     bool, Flag("save the final model of each run, for ddl.load and --init_from", commands=("compare",))
   ] = False
-  shards: Annotated[PositiveInt, Flag("Ray actors that share the server's parameters", commands=("train",))] = 1
+  shards: Annotated[PositiveInt, Flag("Ray actors over which the server is sharded", commands=("train",))] = 1
   ray_address: Annotated[str, Flag("host:port of a Ray cluster; default: this machine", commands=("train",))] = ""
   worker_cpus: Annotated[NonNegativeFloat, Flag("CPUs per worker or process on Ray", commands=("train",))] = 1.0
   worker_gpus: Annotated[NonNegativeFloat, Flag("GPUs per worker or process on Ray", commands=("train",))] = 0.0
@@ -84,17 +95,17 @@ class RunOptions:
   ] = ()
   print_table: bool = True  # print the table at the end of a comparison
   command: tuple[str, ...] = ()  # the command line, recorded in the folder
-  recorded: Mapping[str, Any] = field(default_factory=dict)  # the folder's record, if a run is resumed
+  recorded: Mapping[str, Any] = field(default_factory=dict)  # written to the folder, to resume the run
 
   def __post_init__(self) -> None:
-    """Raise OptionError for a value out of range, or an option that the runtime does not support."""
+    """Raise OptionError for a value out of range, or an option that the other options do not support."""
     check_fields(self, "")
     for name, flag in FLAGS.items():
       if flag.choices and (value := getattr(self, name)) not in flag.choices:
         raise OptionError(name, f"one of {', '.join(flag.choices)}", repr(value))
     for name in ("allow_changed_inputs", "trust_code"):
       if getattr(self, name) and not self.resume:
-        raise OptionError(name, "False without resume", True)
+        raise OptionError(name, "False unless resume is set", True)
     changed = self.changed()
     for runtime, names in READ_BY.items():
       for name in names:

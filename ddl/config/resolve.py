@@ -41,7 +41,7 @@ def resolve(config: str | Path | ConfigDict | None, changes: Mapping[str, Any]) 
   out, _ = switched(out, names)
   for kind in ("compare", "sweep"):
     if not isinstance(sections.get(kind, {}), Mapping):
-      raise OptionError(kind, f"a dictionary of keys of config.{kind}", repr(sections[kind]))
+      raise OptionError(kind, f"a dictionary of settings of config.{kind}", repr(sections[kind]))
   compare, sweep = dict(sections.get("compare", {})), dict(sections.get("sweep", {}))
   if "algorithms" in compare:
     labels = _labels(compare.pop("algorithms"))
@@ -88,7 +88,10 @@ def _label(changes: Any) -> dict[str, Any]:
 
 
 def _section(kind: str, value: Any) -> Any:
-  """Convert the value of a section to its keys: a name, a function or an object becomes {"name": ...}."""
+  """Convert the argument for a section to a dictionary, such as {"name": ...} for a name, a function or an object.
+
+  Return a setting outside sections, such as workers=4, unchanged. Raises OptionError for an invalid argument.
+  """
   if section := in_memory.section(kind, value):
     return section
   if kind not in REGISTRIES or isinstance(value, Mapping | ConfigDict):

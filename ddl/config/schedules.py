@@ -49,7 +49,7 @@ def exponential(
 ) -> Rate:
   """Return an exponential decay: max(rate * factor^(t / every), floor * rate), t steps after the warm-up.
 
-  every: steps; 0: the length of the run without the warm-up.
+  every: number of steps over which the rate falls by `factor`; 0: the length of the run without the warm-up.
   """
   falling = optax.exponential_decay(rate, every or steps - warmup, factor, end_value=floor * rate)
   return _warm(falling, rate, warmup)
@@ -67,7 +67,7 @@ def decay(
 ) -> Rate:
   """Return a step decay: the rate is multiplied by `factor` at each of the steps `at`, but stays >= floor * rate."""
   if any(a >= b for a, b in pairwise(at)):
-    raise OptionError("decay.at", "a tuple of increasing steps (for example, (100, 150))", at)
+    raise OptionError("decay.at", "a tuple of strictly increasing steps (for example, (100, 150))", at)
   stairs = optax.piecewise_constant_schedule(rate, {step - warmup: factor for step in at})
   if floor:
     return _warm(lambda step: jnp.maximum(stairs(step), floor * rate), rate, warmup)
@@ -122,7 +122,10 @@ def constant_period(period: int, rate: Rate, steps: int) -> int:
 def qsr_period(
   period: int, rate: Rate, steps: int, *, alpha: NonNegativeFloat, power: PositiveFloat = 2.0
 ) -> Callable[[int], int]:
-  """Return the periods of the quadratic synchronization rule (`ddl.qsr`), each at least config.algorithm.period."""
+  """Return the periods of the quadratic synchronization rule (`ddl.qsr`) as a function of the round.
+
+  Each is at least config.algorithm.period, except that the last round ends with the run.
+  """
   return qsr(rate, steps, alpha=alpha, least=period, power=power)
 
 

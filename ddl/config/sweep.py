@@ -42,30 +42,34 @@ class Sweep:
   mode: str = ""  # see `config.compare.mode`
 
   def __post_init__(self) -> None:
-    """Raise OptionError for invalid settings, such as no validation split."""
+    """Raise OptionError for invalid settings, such as a validation split of size 0."""
     check_fields(self, "config.sweep.")
     if not self.validation or any(experiment.data.get("validation") == 0 for experiment in self.experiments.values()):
       raise OptionError(
-        "config.sweep.validation", "> 0 (for example, 0.2)", advice="config.data.validation must also be unset or > 0."
+        "config.sweep.validation",
+        "> 0 (for example, 0.2) with config.data.validation unset or > 0",
+        f"{self.validation:g} with config.data.validation={self.first.data.get('validation')}",
       )
     if len(set(self.seeds)) < len(self.seeds):
       raise OptionError("config.sweep.seeds", "distinct seeds", self.seeds)
     named("config.sweep.sampler", dict.fromkeys(SAMPLERS), self.sampler)
-    if self.pruning and any(experiment.eval_every >= experiment.steps for experiment in self.experiments.values()):
+    late = [
+      experiment.eval_every for experiment in self.experiments.values() if experiment.eval_every >= experiment.steps
+    ]
+    if self.pruning and late:
       condition = "less than config.steps with config.sweep.pruning"
-      raise OptionError(
-        "config.eval_every", condition, self.first.eval_every, "Pruning needs evaluations before the last step."
-      )
+      raise OptionError("config.eval_every", condition, late[0], "Pruning needs evaluations before the last step.")
     if self.pruning:
       self._check_evaluations()
 
   def _check_evaluations(self) -> None:
-    """Raise OptionError if the shares of steps between evaluations differ by more than a grid's rounding."""
+    """Raise OptionError if eval_every / steps differs between experiments by more than a grid's rounding."""
     shares = {experiment.eval_every / experiment.steps for experiment in self.experiments.values()}
     in_grid = any(place.point for place in self.places.values())
     rounding = in_grid / min(experiment.steps for experiment in self.experiments.values())
     if max(shares) - min(shares) > rounding:
-      raise OptionError("config.eval_every / config.steps", "the same for all algorithms with config.sweep.pruning")
+      condition = "the same for all algorithms with config.sweep.pruning"
+      raise OptionError("config.eval_every / config.steps", condition, ", ".join(f"{x:g}" for x in sorted(shares)))
 
   @property
   def first(self) -> Experiment:
@@ -177,7 +181,8 @@ def _space(section: Config, place: Place, experiment: Experiment) -> Space:
   if is_in_memory(experiment.optimizer.name):
     advice = "The learning rate of an optax optimizer cannot be tuned."
     name = experiment.optimizer.short_name
-    raise OptionError(f"optimizer of '{place.group}'", "a name or a function in a sweep", name, advice)
+    condition = "given in a sweep by name or as a function that takes the learning rate"
+    raise OptionError(f"optimizer of '{place.group}'", condition, name, advice)
   space: dict[str, Bounds] = {RATE: _range("config.sweep.learning_rate", section.learning_rate, float)}
   for bound in space[RATE]:
     check_all(PositiveFloat, bound, "config.sweep.learning_rate")

@@ -67,7 +67,7 @@ def check(folder: Path, recorded: Mapping[str, str], changed: bool, advice: str)
       if str(file) not in recorded:
         raise Untrusted(f"{file} has no hash in {folder} and is not trusted; {advice}")
       if not changed and recorded[str(file)] != digest(file):
-        raise Untrusted(f"{file} has changed since {folder} was written and is not trusted; {advice}")
+        raise Untrusted(f"{file} has changed since {folder} was written, so it is not trusted; {advice}")
     passed.add(address)
 
   return allow
@@ -128,7 +128,9 @@ def _imported(file: Path) -> Iterator[Path]:
 
 
 def _local(file: Path, name: str) -> Iterator[Path]:
-  """Yield the possible files of the absolute import `name` in a file; nothing for ddl and installed libraries.
+  """Yield the possible files of the absolute import `name` in a file.
+
+  Yields nothing if the module belongs to ddl, or if the file belongs to an installed library and the module does not.
 
   The search covers the file's folder, the folders that contain its packages, and the parent of each enclosing folder
   that has the name of the top-level module.

@@ -20,9 +20,9 @@ OF_COLLECTIVES = ("network.exchange_seconds", "network.overlap")  # algorithms w
 
 
 def settings_of(experiment: Experiment, tuned: Collection[str]) -> dict[str, Any]:
-  """Return the settings that determine a run, as "section.key" -> value, without IRRELEVANT and `tuned` keys.
+  """Return the settings that determine a run, as "section.key" -> value, except those in IRRELEVANT and `tuned`.
 
-  Settings that affect only virtual time are omitted for algorithms that do not use it.
+  VIRTUAL is also omitted without virtual time, and OF_COLLECTIVES with a server.
   """
   unread = VIRTUAL if not experiment.in_virtual_time else OF_COLLECTIVES if experiment.has_server else ()
   omitted = (*IRRELEVANT, *unread, *tuned)
@@ -67,7 +67,7 @@ def matching(
 
 
 def _check_settings(path: str, label: str, entry: Mapping[str, Any], experiment: Experiment) -> None:
-  """Raise OptionError, which names the first setting that differs from those of the sweep."""
+  """Raise OptionError for the first setting that differs from those of the sweep, if any."""
   then, now = entry["settings"], settings_of(experiment, [*flat(entry["best"])])
   for key in [*now, *then]:
     if now.get(key) != then.get(key):
@@ -82,7 +82,7 @@ def _words(point: Mapping[str, Any]) -> str:
 
 
 def _read(path: str) -> list[dict[str, Any]]:
-  """Read the entries of a tuned.json; return [] for the path "". Raises OptionError for another file."""
+  """Read the entries of a tuned.json; return [] for the path "". Raises OptionError for any other file."""
   if not path:
     return []
   expected = "a tuned.json written by sweep"
@@ -95,5 +95,5 @@ def _read(path: str) -> list[dict[str, Any]]:
     raise OptionError("tuned", expected, path)
   types = {"group": str, "point": dict, "settings": dict, "best": dict, "trials": list}
   if not all(isinstance(entry.get(key), kind) for entry in entries for key, kind in types.items()):
-    raise OptionError("tuned", f"{expected} of this version", path, "Sweep again with the same config.")
+    raise OptionError("tuned", f"{expected} in this version of ddl", path, "Sweep again with the same config.")
   return entries

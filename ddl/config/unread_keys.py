@@ -45,7 +45,10 @@ def check(command: str, path: str, labels: Iterable[Any]) -> None:
   values = [keys.get(key) if isinstance(keys, Mapping) else keys if key == "name" else None for keys in sections]
   if values and all(value is not None for value in values):
     raise _unread(
-      command, path, "every entry of config.compare.algorithms overrides it", "Select labels with only=LABELS."
+      command,
+      path,
+      "every entry of config.compare.algorithms overrides it",
+      "Change the key in these entries; to run only some of them, pass only=LABELS.",
     )
 
 
@@ -74,7 +77,7 @@ def _unread(command: str, path: str, why: str, advice: str = "") -> OptionError:
 
 
 def unread_by(command: str, config: Config | Experiment) -> dict[str, str]:
-  """Return {virtual-time key that a run with this config does not use: reason}."""
+  """Return the virtual-time keys that a run with this config does not use, each with the reason."""
   name = config.algorithm.name
   short = short_name(name)
   if not has_server(name) and command == "sweep" and not config.elastic:
@@ -87,7 +90,7 @@ def unread_by(command: str, config: Config | Experiment) -> dict[str, str]:
   built = isinstance(config, Experiment)
   settings = config.algorithm.settings if built else keyword_arguments("algorithm", config.algorithm, config.workers)
   if not make_algorithm(name, optax.sgd(0.1), config.workers, settings).lock_free:
-    out["network.blocks"] = f"{short} has a lock, unlike the hogwild algorithms"
+    out["network.blocks"] = f"{short} is not lock-free, unlike the hogwild algorithms"
   return out
 
 

@@ -2,8 +2,9 @@
 
 A file runs like a script: its folder is first on `sys.path`, so that it can import other files from there. A file in a
 package (a folder with `__init__.py`) is imported as a module of the package. A module that this process has already
-imported, such as its script, does not run again; a file outside a package does if its content has changed. As Python
-has only one module per name, two files that import different `models.py` from their folders need separate processes.
+imported, such as its script, does not run again. The exception is a file that is in no package and that ddl has
+imported itself: it runs again if its content has changed. As Python has only one module per name, two files that import
+different `models.py` from their folders need separate processes.
 """
 
 import contextlib
@@ -59,7 +60,10 @@ def checked(allow: Callable[[str], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def importable(address: str) -> Iterator[None]:
-  """Within this context, put the folders of the file FILE.py:NAME and of its outermost package first on `sys.path`."""
+  """Within this context, put FILE.py's folder and the parent folder of its outermost package first on `sys.path`.
+
+  address: FILE.py:NAME; for MODULE:NAME, `sys.path` does not change.
+  """
   where = address.rpartition(":")[0]
   file = Path(where).expanduser().resolve()
   folders = {str(file.parent), str(file.parents[len(_packages(file))])} if where.endswith(".py") else set[str]()
@@ -75,7 +79,8 @@ def importable(address: str) -> Iterator[None]:
 def load(file: Path) -> ModuleType:
   """Import a file (an absolute path) as a module.
 
-  The code of a file outside a package runs once per process and content; that of a file in a package, only once.
+  A file that this process has already imported does not run again. The exception is a file in no package that this
+  function has imported: it runs again if its content has changed.
   """
   content = file.read_bytes()
   name = f"{file.stem}{LOADED}{hashlib.sha256(str(file).encode() + content).hexdigest()[:16]}"
@@ -114,7 +119,7 @@ def _imported(file: Path) -> ModuleType | None:
 
 
 def _check_name(file: Path) -> None:
-  """Raise OptionError if another file has been imported under the module name of this one."""
+  """Raise OptionError if a file with different content has been imported under the module name of this one."""
   names = [*_packages(file), *[file.stem] * (file.name != "__init__.py")]
   other = Path(getattr(sys.modules.get(".".join(names)), "__file__", None) or file)
   same = other.resolve() == file or (other.exists() and other.read_bytes() == file.read_bytes())
@@ -146,7 +151,7 @@ def custom(value: Any, **settings: Any) -> dict[str, Any]:
   name = address(*matches[0])
   if name.startswith("__main__:"):  # defined in a notebook or at a prompt
     text = f"{name.removeprefix('__main__:')} exists only in this session, so other sessions cannot load or resume runs"
-    warnings.warn(f"{text} with it; define it in a file and import it", stacklevel=2)
+    warnings.warn(f"{text} that use it; define it in a file and import it", stacklevel=2)
   return {"name": name, **settings}
 
 
@@ -163,7 +168,10 @@ def absolute(name: str) -> str:
 
 
 def find(kind: str, name: str) -> Any:
-  """Import the object at an import path: depending on the section, a Spec, Wrapper or function. Raises Unavailable."""
+  """Import the object at an import path: depending on the section, a Spec, Wrapper or function.
+
+  Raises Unavailable if it cannot be imported, and OptionError if it has another type.
+  """
   value = _value(name, f"config.{kind}.name")
   expected = {"algorithm": Spec, "wrapper": Wrapper}.get(kind)
   if expected and isinstance(value, expected):
@@ -175,7 +183,10 @@ def find(kind: str, name: str) -> Any:
 
 
 def function_at(address: str, option: str) -> Callable[..., Any]:
-  """Import the function at an import path. option: name of the setting, for errors. Raises Unavailable."""
+  """Import the function at an import path. option: name of the setting, for errors.
+
+  Raises Unavailable if it cannot be imported, and OptionError if it is not a function.
+  """
   value = _value(address, option)
   if not callable(value):
     raise OptionError(option, "a function", f"{type(value).__name__} at {address}")
@@ -183,7 +194,7 @@ def function_at(address: str, option: str) -> Callable[..., Any]:
 
 
 def _value(name: str, option: str) -> Any:
-  """Import the object at an import path. Raises Unavailable."""
+  """Import the object at an import path. Raises Unavailable if this fails."""
   _allow.get()(name)
   where, _, attribute = name.rpartition(":")
   file = Path(where).expanduser().resolve() if where.endswith(".py") else None

@@ -1,10 +1,10 @@
 """Count the activations that a loss saves for its backward pass, as a compiler for GPUs or TPUs stores them.
 
-JAX saves every array that the backward pass reads. A compiler stores fewer: it fuses element-wise operations, and so
-computes their results again from stored arrays. What remains are the operands of matrix products and convolutions, and
-the results of all other operations from which the saved arrays are computed. For a transformer without dropout these
-are the arrays that arXiv 2205.05198 counts. With `jax.checkpoint`, they are the inputs of the blocks, and the arrays of
-one block at a time.
+JAX saves every array that the backward pass reads. A compiler stores fewer arrays: it fuses element-wise operations
+into the backward pass, which recomputes their results from stored arrays. Therefore, only two kinds of arrays are
+stored: operands of matrix products and convolutions, and results of operations that are not element-wise, if saved
+arrays are computed from them. For a transformer without dropout, these are the arrays that arXiv 2205.05198 counts.
+With `jax.checkpoint`, the inputs of all blocks are stored, and the arrays inside one block at a time.
 """
 
 import math
@@ -39,7 +39,10 @@ def activation_bytes(model: Model, batch: Tree) -> float:
 
 
 def _saved_bytes(function: Callable[..., Any], *arguments: Any) -> float:
-  """Return the bytes of the activations between both passes of a function, differentiated by its first argument."""
+  """Return the bytes that a function stores between its forward pass and its backward pass.
+
+  The function is differentiated with respect to its first argument.
+  """
   forward = jax.make_jaxpr(lambda first, *rest: jax.vjp(lambda x: function(x, *rest), first)[1])(*arguments).jaxpr
   blocks = _blocks(jax.make_jaxpr(function)(*arguments).jaxpr)
   return _ForwardPass().stored_bytes(forward) + max(map(_block_bytes, blocks), default=0.0)
@@ -57,7 +60,7 @@ class _ForwardPass:
     saved = {x for x in jaxpr.outvars if isinstance(x, core.Var)}
 
     def store(variable: Any, roots: Roots) -> Roots:
-      """Store a saved array's roots, or the array itself if it is smaller than several roots; return its roots."""
+      """Return a variable's roots; if it is saved, store its roots, or the variable if several roots are larger."""
       if variable not in saved:
         return roots
       missing = roots - stored
@@ -72,7 +75,10 @@ class _ForwardPass:
   def _results(
     self, jaxpr: Any, arguments: list[Roots], store: Callable[[Any, Roots], Roots] = lambda variable, roots: roots
   ) -> list[Roots]:
-    """Return the roots of the results, given those of the arguments. store: called with each computed variable."""
+    """Return the roots of the results, given those of the arguments.
+
+    store: (computed variable, its roots) -> the roots to use for it.
+    """
     roots: dict[Any, Roots] = dict(zip(jaxpr.invars, arguments, strict=True))
     read = {id(x) for equation in jaxpr.eqns if equation.primitive.name in PRODUCTS for x in equation.invars}
 
@@ -113,7 +119,7 @@ def _blocks(jaxpr: Any) -> Iterator[Any]:
 
 
 def _block_bytes(jaxpr: Any) -> float:
-  """Return the bytes that a block of `jax.checkpoint` saves while its backward pass computes it again."""
+  """Return the bytes that a block of `jax.checkpoint` stores while the backward pass recomputes it."""
   shapes = {i: jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for i, x in enumerate(jaxpr.invars)}
   real = {i: x for i, x in shapes.items() if jnp.issubdtype(x.dtype, jnp.floating)}
   others = {i: x for i, x in shapes.items() if i not in real}

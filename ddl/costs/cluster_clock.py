@@ -43,7 +43,7 @@ def pattern_of(
     algorithm: a collective, gossip or server algorithm.
     params: one worker's parameters, as arrays or shapes; nothing is allocated.
     workers: the number of workers.
-    visit: bytes (sent, received) per visit, if known; tracing them takes seconds.
+    visit: bytes (sent, received) per visit, if known; otherwise they are traced, which takes seconds.
   """
   if isinstance(algorithm, Algorithm):
     Schedule(algorithm.exchanges)
@@ -62,7 +62,7 @@ def pattern_of(
 
 
 def vector(nbytes: float, *more: float) -> Tree:
-  """Return float32 parameters in no memory: one vector per layer. The arguments are the layers' sizes in bytes."""
+  """Return float32 parameters that occupy no memory: one vector per layer. Arguments: the layers' sizes in bytes."""
   sizes = {"w": nbytes} | {f"w{i:04d}": size for i, size in enumerate(more)}
   return {name: np.broadcast_to(np.float32(0), math.ceil(size / 4)) for name, size in sizes.items()}
 
@@ -104,8 +104,9 @@ def clusters_by_name(names: Sequence[str], config: Experiment, members: int = 1)
     members: devices per worker; each device counts as one worker of the cluster.
 
   Raises:
-    ValueError: for an unknown name, for two names whose figures would have the same file name, for a cluster with too
-      few workers, or if `config.times` has no setting `seconds`.
+    ValueError: for an unknown name, for two names whose figures would have the same file name, for an invalid file, for
+      a cluster with too few workers, or if `config.times` has no setting `seconds`.
+    FileNotFoundError: if a file does not exist.
   """
   model, files = str(config.model.name), dict[str, str]()
   for name in dict.fromkeys(names):
@@ -121,7 +122,7 @@ def clusters_by_name(names: Sequence[str], config: Experiment, members: int = 1)
       raise OptionError("config.workers", condition, config.workers)
   scaled = [name for name, factory in TIMES.items() if "seconds" in keywords(factory)]
   if clusters and config.times.name not in scaled:
-    advice = "A cluster sets config.times.seconds, which other models of the step times do not have."
+    advice = "A cluster sets config.times.seconds, which the other models of step times lack."
     raise OptionError("config.times.name", f"one of {', '.join(scaled)} if cluster is set", config.times.name, advice)
   return clusters
 
@@ -225,8 +226,8 @@ def has_consensus(pattern: Pattern, algorithm: Algorithm, step: int) -> bool:
 def schedule(config: Experiment, algorithm: ServerAlgorithm) -> Events:
   """Return the events of the run of a server algorithm on a cluster.
 
-  `service_seconds` is the time for which a visit occupies the server's link, so that visits queue even if the algorithm
-  has no lock. Updates take no additional time (see `ddl.perf.server`).
+  `service_seconds` is the time for which a visit occupies the server's link. Therefore, visits queue even if the
+  algorithm has no lock. Updates take no additional time (see `ddl.perf.server`).
   """
   locked = algorithm._replace(lock_free=None, arrivals=algorithm.arrivals._replace(blocks=0))
   return virtual_time.whole_run(config, locked)[0]

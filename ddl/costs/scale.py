@@ -35,11 +35,11 @@ class ScaledJob(NamedTuple):
   title: str
 
   def largest(self, limit: float) -> int:
-    """Return the maximum number of examples per step in `limit` bytes of memory."""
+    """Return the maximum number of examples per step that fit into `limit` bytes of memory."""
     return largest_batch(self.placed.job.memory, limit)
 
   def at_end(self, job: Job) -> StepWork:
-    """Return the work of `job`: `placed.job` with the lowest or the highest efficiency of the device."""
+    """Return the work of a job in `placed.ends`: `placed.job` with the device's lowest or highest efficiency."""
     return scaling.work_of(job.step, job.params_bytes) if job.table else self.work
 
 
@@ -47,7 +47,7 @@ def scaled_job(name: str, examples: int, cluster: Cluster) -> ScaledJob:
   """Return a model with its work and memory, from a layer table or, for a model of `ddl.models`, as counted by XLA.
 
   Args:
-    name: the name of a layer table, or of a model with default sizes.
+    name: the name of a layer table, or of a model, whose sizes are those of `step_cost.SIZES` or the defaults.
     examples: batch size of the step that XLA counts, on synthetic data.
     cluster: the cluster on which the model is placed.
   """
@@ -69,7 +69,10 @@ def scaled_job(name: str, examples: int, cluster: Cluster) -> ScaledJob:
 
 
 def large_enough(workers: Sequence[int], job: Job) -> list[int]:
-  """Return those numbers in `workers` that suffice to hold a job's sharded states. Raises ValueError if none does."""
+  """Return the numbers in `workers` that suffice to hold a job's sharded training state.
+
+  Raises OptionError if none does.
+  """
   counts = [count for count in workers if count >= job.split]
   if not counts:
     raise OptionError(
@@ -79,10 +82,10 @@ def large_enough(workers: Sequence[int], job: Job) -> list[int]:
 
 
 def settings(names: Sequence[str], *, period: int | None, delay: int | None) -> dict[str, dict[str, int]]:
-  """Map each algorithm to its settings: those of `period` and `delay` that are not None and that the algorithm has.
+  """Return, for each algorithm, those of the settings `period` and `delay` that are not None and that it has.
 
   Raises:
-    ValueError: if there are no algorithms, or none of them has a setting that is not None.
+    ValueError: if there are no algorithms, or if `period` or `delay` is not None but no algorithm has this setting.
   """
   if not names:
     raise OptionError("algorithms", "one or more names (such as sync_sgd,dasgd)")
@@ -125,8 +128,13 @@ def curves(
 ) -> list[Curve]:  # fmt: skip
   """Return the scaling curve of each algorithm.
 
-  algorithms: name -> settings; batch: examples per step, of each worker if `weak`, else of all workers; largest: how
-  many examples per step fit in a worker's memory.
+  Args:
+    algorithms: name -> settings.
+    batch: examples per step, of each worker if `weak`, else of all workers.
+    largest: the number of examples per step that fit into a worker's memory.
+
+  Raises:
+    OptionError: for an invalid argument, or if the batch does not fit into memory with any number of workers.
   """
   results = []
   with bar("", len(algorithms) * len(workers)) as progress:
@@ -150,12 +158,11 @@ def curves(
       results.append(Curve(short_name(name), sent, transport, points, largest=largest, exposed=exposed))
   if transport.order != "fifo" and not (transport.overlap and any(curve.pattern.local for curve in results)):
     names = ", ".join(curve.algorithm for curve in results)
-    raise OptionError(
-      "order", f"fifo if no algorithm sends gradients layer by layer (algorithms: {names})", transport.order
-    )
+    condition = "fifo, unless exchanges overlap computation and an algorithm sends gradients layer by layer"
+    raise OptionError("order", f"{condition} (algorithms: {names})", transport.order)
   last = results[0].points[-1]
   if not results[0].possible:
     most = largest if weak else largest * last.workers
-    condition = f"at most {most} ({bytes_text(cluster.device.usable)} of memory hold {largest:,} examples)"
-    raise OptionError("batch", condition, batch, "" if weak else "Use a smaller batch or more workers.")
+    condition = f"at most {most:,} ({largest:,} per worker fit into {bytes_text(cluster.device.usable)} of memory)"
+    raise OptionError("batch", condition, f"{batch:,}", "" if weak else "Use a smaller batch or more workers.")
   return results

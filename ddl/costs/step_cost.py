@@ -73,7 +73,7 @@ def loss_jaxpr(model: Model, batch: Tree) -> Any:
 
 
 def leaves(model: Model, batch: Tree) -> tuple[Leaf, ...]:
-  """Return the parameter arrays in the order of their first use, the reverse of the order of their gradients.
+  """Return the parameter arrays in the order of their first use; their gradients are computed in the reverse order.
 
   An array's share is its fraction of the multiply-accumulates of the forward pass. A matrix product or convolution with
   the array uses each of its elements once per position of the result. Arrays that are in no product (biases, scales,
@@ -125,7 +125,7 @@ class Compiled(NamedTuple):
 
 
 def compiled_step(components: Components, examples: int, members: int = 1, sharding: str = "") -> Compiled:
-  """Return XLA's analysis of `step_program`; if a worker has several devices (members), per device."""
+  """Return XLA's analysis of `step_program`. With several devices (members) per worker, analyze one device."""
   return analyse(step_program(components, examples, members, sharding))
 
 
@@ -169,8 +169,9 @@ def worker_members(components: Components, members: int, sharding: str) -> Membe
 def check_devices(members: int) -> None:
   """Raise OptionError unless this process, which compiles the step, has all devices of a worker."""
   if members > len(jax.local_devices()):
-    condition = f"few enough that each process has all {members} devices (members) of a worker if cluster is set"
-    raise OptionError("processes", condition, advice="Alternatively, predict the finished comparison in one process.")
+    condition = f"at most the number of devices of each process ({len(jax.local_devices())}) if cluster is set"
+    advice = "Use fewer processes, or predict the finished comparison in one process."
+    raise OptionError("members", condition, members, advice)
 
 
 def step_parts(components: Components, examples: int, step: Callable[[int], Compiled]) -> tuple[LayerWork, ...]:
@@ -255,9 +256,10 @@ def _worker_round(algorithm: ServerAlgorithm, model: Model, batch: Tree) -> Any:
 
 
 def _analysable(lowered: jax.stages.Lowered, device: Any) -> jax.stages.Compiled:
-  """Compile a program that never runs for a `jax.Device`; on a CPU without optimizing its machine code.
+  """Compile a program only for its analysis: on a CPU, its machine code is not optimized.
 
-  That halves the time. XLA's optimizations of the program, and therefore its FLOP, bytes and buffers, are the same.
+  This halves the compile time. XLA's optimizations of the program, and therefore its FLOP, bytes and buffers, are the
+  same as for a program that runs. device: a `jax.Device`.
   """
   return compiled(lowered, {"xla_backend_optimization_level": "0"} if device.platform == "cpu" else options(device))
 
@@ -281,7 +283,7 @@ def timed_steps(components: Components, trainer: CompiledTrainer) -> Callable[[i
 
 
 def experiment_job(components: Components, workers: int | None = None) -> Job:
-  """Return the job of an experiment, with XLA's counts of FLOP and bytes for a microbatch, and `step_memory`.
+  """Return the job of an experiment, with XLA's counts of FLOP and bytes for a microbatch, and memory by `step_memory`.
 
   Args:
     components: the objects of the experiment.
@@ -294,7 +296,7 @@ def experiment_job(components: Components, workers: int | None = None) -> Job:
   count, size, k = workers or config.workers, components.data.train.size, config.microbatches
   least, step = config.batch // k, cache(partial(compiled_step, components))
   if count > size:
-    raise OptionError("workers", f"at most {size} (number of examples of {config.data.short_name})", count)
+    raise OptionError("workers", f"at most {size} (the number of examples of {config.data.short_name})", count)
 
   def rematerialized() -> StepMemory:
     changed = replace(config, model=replace(model, settings={**model.settings, "remat": True}))
@@ -331,9 +333,9 @@ def model_title(components: Components) -> str:
 def step_memory(components: Components, compiled: Compiled, examples: int) -> StepMemory:
   """Return the memory of a step on a GPU or TPU: arguments, new messages, gradients and activations.
 
-  XLA's count of temporary buffers on a CPU is not used, because it also has the arrays that other devices fuse or
-  compute again (`jax.checkpoint`). With several microbatches, a step also stores the sum of the gradients and the
-  examples of all microbatches, of which X are in each.
+  XLA's count of temporary buffers on a CPU is not used, because it includes arrays that GPUs and TPUs do not store
+  but fuse or recompute (`jax.checkpoint`). With several microbatches, the result is a function of the examples per
+  microbatch, and a step also stores the sum of the gradients and the examples of all microbatches.
 
   Args:
     components: the objects of the experiment.

@@ -59,7 +59,7 @@ def from_arrays(x: Any, y: Any, x_test: Any = None, y_test: Any = None, *, valid
 
 
 def flat(values: Sequence[Any]) -> list[Any]:
-  """Return the arguments of `from_arrays` from one of FORMS. Raises OptionError for another form."""
+  """Convert arrays in one of the FORMS to the arguments of `from_arrays`. Raises OptionError for another form."""
   nested = len(values) == 2 and all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in values)
   values = [array for pair in values for array in pair] if nested else [*values]
   if len(values) not in (2, 4):
@@ -74,7 +74,7 @@ def _checked(x: np.ndarray, y: np.ndarray, kind: str) -> Source:
       raise OptionError("x and y of a regression set", "floating point", f"{x.dtype} and {y.dtype}")
     checks.one_hot(y, "y")
     if y.size and y.ndim == 1 and (y == np.floor(y)).all():
-      text = "y are whole numbers of a floating-point type, so this is a regression; convert classes to integers"
+      text = "y are whole numbers of a floating-point type, so the task is regression; convert classes to integers"
       warnings.warn(text, stacklevel=3)
     x, y = x.astype(np.float32), y.astype(np.float32)
     checks.finite(x, "x", int)

@@ -18,7 +18,7 @@ TRIES = 10  # maximum draws of a random-resized crop until one is inside the ima
 
 
 def with_augmentation(source: Source, *changes: Augment) -> Source:
-  """Add augmentations to a source's training batches, after its existing ones; `take` does not change."""
+  """Return a source that applies augmentations to its training batches, after existing ones; `take` is unchanged."""
   before = source.augmented
 
   def augmented(rngs: Sequence[np.random.Generator], indices: np.ndarray) -> dict[str, np.ndarray]:
@@ -35,7 +35,10 @@ def with_augmentation(source: Source, *changes: Augment) -> Source:
 
 
 def crop(padding: int = 4, fill: float = 0.0) -> Augment:
-  """Return an augmentation that pads each side with `padding` pixels of `fill` and crops a window of the old size."""
+  """Return an augmentation that pads images and crops a random window of the original size.
+
+  Each side is padded with `padding` pixels of the value `fill`.
+  """
 
   def change(rng: np.random.Generator, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     x = batch["x"]
@@ -144,10 +147,10 @@ def preprocessed(data: Data, augment: str, normalize: str, pixels: bool = True) 
     if value != default and (len(shape) != 3 or channels_first(shape)):
       move = ": move the channels to the end with np.moveaxis(x, 1, -1)" if channels_first(shape) else ""
       advice = f"Other values need images [height, width, channels]{move}."
-      raise OptionError(f"config.data.{key}", f"{default} for examples of shape {list(shape)}", value, advice)
+      raise OptionError(f"config.data.{key}", f"'{default}' for examples of shape {list(shape)}", repr(value), advice)
   if normalize == "imagenet" and not (pixels and shape[2] == 3):
-    condition = "channels or unit unless images are uint8 with 3 channels"
-    raise OptionError("config.data.normalize", condition, normalize)
+    condition = "'channels' or 'unit' unless images are uint8 with 3 channels"
+    raise OptionError("config.data.normalize", condition, repr(normalize))
   train, meta = data.train, dict(data.meta)
   if augment == "crop_flip":
     train = with_augmentation(train, crop(4, BLACK if pixels else 0.0), flip)

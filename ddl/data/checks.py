@@ -45,10 +45,13 @@ def checked(data: Data, complete: bool = False) -> Data:
   if not isinstance(outputs, int | np.integer) or outputs not in integers(1, 2**31):
     raise OptionError("num_outputs in the data set's meta", f"an integer from 1 to {2**31}", repr(outputs))
   if not isinstance(shape, Sequence) or isinstance(shape, str):
-    raise OptionError("shape in the data set's meta", "the shape of one x (for example, (28, 28, 1))", repr(shape))
+    condition = "the shape of one example's x (for example, (28, 28, 1))"
+    raise OptionError("shape in the data set's meta", condition, repr(shape))
   for name in data.tests:
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or f"{name}_".startswith("ema_"):
-      raise OptionError("names of further test sets", "lower-case identifiers that do not begin with ema", repr(name))
+      raise OptionError(
+        "names of further test sets", "lower-case identifiers that are not ema and do not begin with ema_", repr(name)
+      )
   parts = {"training": data.train, "test": data.test, "validation": data.validation}
   parts |= {f"{name} test": part for name, part in data.tests.items()}
   if data.validation is None:
@@ -162,10 +165,11 @@ def one_hot(labels: np.ndarray, what: str, classes: int | None = None, sequence:
 def element(example: Any, what: str) -> None:
   """Raise OptionError unless an element of a grain data set is a dict of x and y, without masks or weights."""
   if not isinstance(example, Mapping) or not {"x", "y"} <= {*example}:
-    raise OptionError(f"elements of {what}", "dicts with the keys 'x' and 'y'", type(example).__name__)
+    value = f"the keys {[*example]}" if isinstance(example, Mapping) else type(example).__name__
+    raise OptionError(f"elements of {what}", "dicts with the keys 'x' and 'y'", value)
   if special := [key for key in example if any(word in str(key) for word in SPECIAL)]:
     raise OptionError(
-      f"elements of {what}", "dicts with only the keys 'x' and 'y'", f"the key '{special[0]}', which losses do not use"
+      f"elements of {what}", "dicts without masks and weights", f"the key '{special[0]}', which losses do not use"
     )
 
 
@@ -175,14 +179,15 @@ def sample(part: Source | np.ndarray) -> np.ndarray:
 
 
 def same_inputs(one: np.ndarray, two: np.ndarray, where: str, names: tuple[str, str] = ("train", "test")) -> None:
-  """Raise OptionError if samples of two parts (see `sample`) differ in shape or type, or clearly in range.
+  """Raise OptionError if samples of two parts (see `sample`) differ in shape, in kind of type, or clearly in range.
 
-  Ranges differ clearly in these cases, which do not occur by chance in one data set:
+  There are two kinds of types: floating point and all others. Ranges differ clearly in these cases, which do not occur
+  by chance in one data set:
 
   - Images: the mean |x| of one part exceeds four times the largest |x| of the other, as with 0..255 and 0..1.
-  - Images: all values are within -1..1, and a quarter of one part's values but none of the other's are negative.
+  - Images: all values are within -1..1; at least a quarter of one part's values are negative, but none of the other's.
   - Floating-point numbers or uint8: neither part has negative values; one is within 0..1, and the other has a mean
-    above 4 and a twentieth of its values above 1.
+    above 4 and more than a twentieth of its values above 1.
   """
   option = f"{where}: x of {names[1]}"
   if one.shape[1:] != two.shape[1:]:
@@ -233,7 +238,7 @@ def _verified(source: Any, meta: Mapping[str, Any], part: str, complete: bool) -
     y = np.asarray(batch["y"])
     if classes is not None and y.ndim == 1 and (wrong := np.flatnonzero(classes[indices] != y)).size:
       index, value = indices[wrong[0]], y[wrong[0]]
-      advice = f"To partition by groups other than classes, number the groups from {outputs}."
+      advice = f"To partition by groups other than classes, start their numbers at {outputs}."
       condition = f"equal to y ({value} at index {index})"
       raise OptionError(f"labels of the {part} set", condition, classes[index], advice)
 

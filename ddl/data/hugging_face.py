@@ -32,13 +32,14 @@ def hugging_face(
   """Read an image-classification set of Hugging Face's library: x [height, width, channels] float32.
 
   Args:
-    dataset: a folder written by `save_to_disk`, or a name on the Hub, such as "ylecun/mnist".
+    dataset: a folder written by `save_to_disk`, or a name on the Hugging Face Hub, such as "ylecun/mnist".
     train_split: split to train on.
     test_split: split to test on.
     validation: share of the training examples to use for validation.
-    size: side in pixels to which an image's central square is resized; 0: no resizing, all images have the same size.
+    size: side in pixels to which an image's central square is resized; 0: no resizing, so all images must have the same
+      size.
     augment: see `ddl.data.augmentation`; with resized_crop and a size, training uses random crops of the whole images,
-      and tests use the central square of 7/8 of the shorter side.
+      and tests use the central square whose side is 7/8 of the image's shorter side.
     normalize: see `ddl.data.augmentation`.
   """
   try:
@@ -46,7 +47,9 @@ def hugging_face(
   except ImportError as error:
     raise OptionError("datasets", "installed for config.data.name=hugging_face", advice=INSTALL) from error
   if not dataset:
-    raise OptionError("config.data.dataset", "a folder written by save_to_disk, or a name on the Hub", "''")
+    raise OptionError(
+      "config.data.dataset", "a folder written by save_to_disk, or a name on the Hugging Face Hub", "''"
+    )
   folder = files.local(dataset)
   with checks.readable(f"config.data.dataset={dataset}"):
     splits = datasets.load_from_disk(str(folder)) if folder.is_dir() else datasets.load_dataset(dataset)
@@ -70,8 +73,8 @@ def from_hugging_face(
   """Create a data set from a `datasets.DatasetDict` or `Dataset`; a sixth of a `Dataset` is the test set.
 
   The images are in the column of type `Image`, or in a column of arrays [height, width(, channels)] called image, img,
-  pixel_values or x; the classes in the column of type `ClassLabel`, or of integers called label, labels or y. For the
-  arguments see `hugging_face`.
+  pixel_values or x. The classes are in the column of type `ClassLabel`, or in a column of integers called label, labels
+  or y. For the arguments see `hugging_face`.
   """
   augmentation.check_names(augment, normalize)
   crops = augment == "resized_crop" and size > 0

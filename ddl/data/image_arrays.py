@@ -21,8 +21,8 @@ def digits(*, validation: Fraction = 0.0) -> Data:
   Alpaydin and Kaynak 1998, "Optical Recognition of Handwritten Digits", UCI machine learning repository. A fixed
   random split, stratified by class, has 1,437 training and 360 test images.
   """
-  # One row of 64 pixels from 0 to 16 and the label per image, in the order of scikit-learn's train_test_split with
-  # random_state=0, first the training images. Importing scikit-learn would take longer than many runs on this data.
+  # Each row has the 64 pixels (0 to 16) and the label of an image, in the order of scikit-learn's train_test_split with
+  # random_state=0: training images first. Importing scikit-learn would take longer than many runs on this data.
   rows = np.loadtxt(Path(__file__).with_name("digits.csv.gz"), np.uint8, delimiter=",")
   x, y = (rows[:, :-1] / 16).astype(np.float32).reshape(-1, 8, 8, 1), rows[:, -1].astype(np.int32)
   parts = [source.in_memory(x[part], y[part], y[part]) for part in (slice(1437), slice(1437, None))]
@@ -72,7 +72,9 @@ def _read(folder: Path, name: str, ndim: int) -> np.ndarray:
     content = opened.read(expected + 1)
   if len(content) != expected:
     value = f"{header + len(content)} bytes" + " or more" * (len(content) > expected)
-    raise OptionError(str(file), f"{header + expected} bytes long for the shape {shape} in its header", value)
+    raise OptionError(
+      f"content of {file}", f"{header + expected} bytes long for the shape {shape} in its header", value
+    )
   return np.frombuffer(content, np.uint8).reshape(shape)
 
 

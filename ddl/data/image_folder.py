@@ -20,7 +20,7 @@ from ddl.errors import OptionError
 from ddl.ranges import Fraction, NonNegativeInt, PositiveInt, checked
 
 TESTED = 224 / 256  # share of the shorter side to crop in tests after training on random-resized crops
-MODES = {1: "L", 3: "RGB"}  # Pillow's, by channels
+MODES = {1: "L", 3: "RGB"}  # Pillow's mode by number of channels
 FIRST = 32  # images to read at the start, to detect different sizes before training
 
 
@@ -35,10 +35,12 @@ def encoded(
     read: index -> content of an image file; called from several threads.
     labels: class numbers [n] int32.
     where: index -> origin of the image, for errors.
-    size: side in pixels to which an image's central square is resized; 0: no resizing, all images have the same size.
+    size: side in pixels to which an image's central square is resized; 0: no resizing, so all images must have the same
+      size.
     channels: 3, or 1 for gray.
     crops: whether training uses random-resized crops of the whole image (`ddl.data.augmentation.boxes`), and tests use
-      a square of 7/8 of the shorter side (He et al. 2015, arXiv 1512.03385, 3.4: 224 of 256); requires a size.
+      the central square whose side is 7/8 of the shorter side (He et al. 2015, arXiv 1512.03385, 3.4: 224 of 256);
+      requires a size.
   """
   from PIL import Image
 
@@ -97,25 +99,27 @@ def image_folder(
 ) -> Data:  # fmt: skip
   """Read images from a folder: x [size, size, channels] float32 in [-1, 1], decoded at each `take`.
 
-  The classes are the folders in train/, sorted by name, with images at any depth. The test set is the first of
-  test/, val/ and eval/ that has class folders. Without train/ the classes are the folders in `path`, and a fixed random
-  sixth of all images is the test set. SPLITS lists alternatives to the names train, test, val and eval; case is
-  ignored. Links are followed; hidden files and folders, pipes and other files are skipped, and a warning counts them.
+  The classes are the folders in train/, sorted by name; they may contain images at any depth. The test set is the first
+  of test/, val/ and eval/ that has class folders. Without train/ the classes are the folders in `path`, and a fixed
+  random sixth of all images is the test set. SPLITS lists alternatives to the names train, test, val and eval; case is
+  ignored. Links are followed; hidden files and folders, pipes and files that are not images are skipped, and a warning
+  counts them.
 
   Args:
-    size: side in pixels to which an image's central square is resized; 0: no resizing, all images have the same size.
+    size: side in pixels to which an image's central square is resized; 0: no resizing, so all images must have the same
+      size.
     channels: 3, or 1 for gray.
     validation: share of the training images to use for validation.
     augment: see `ddl.data.augmentation`; with resized_crop and a size, training uses random crops of the whole images,
-      and tests use the central square of 7/8 of the shorter side.
+      and tests use the central square whose side is 7/8 of the image's shorter side.
     normalize: see `ddl.data.augmentation`.
   """
   augmentation.check_names(augment, normalize)
   if channels not in MODES:
-    raise OptionError("image_folder.channels", "3 or 1", channels)
+    raise OptionError("config.data.channels", "3 or 1", channels)
   folder = source.existing(path, EXAMPLE)
   if not folder.is_dir():
-    raise OptionError("config.data.path", EXAMPLE, f"the file {path}")
+    raise OptionError("config.data.path", f"a {EXAMPLE}", f"the file {path}")
   skipped = Counter[str]()
 
   def part(images: _Images) -> Source:
@@ -163,7 +167,8 @@ def _splits(folder: Path) -> tuple[Path | None, dict[str, Path]]:
       splits[kind] = inner
   training = splits.pop("train", None)
   if not training and (named := sorted([*others, *(split.name for split in splits.values())])):
-    raise OptionError(f"folders in {folder}", "named train and test", ", ".join(named), "Rename them.")
+    advice = "Rename them, or add the missing one."
+    raise OptionError(f"folders in {folder}", "named train and test", ", ".join(named), advice)
   return training, splits
 
 
@@ -208,7 +213,7 @@ def _images(folder: Path, classes: list[str], complete: bool, skipped: Counter[s
     counts.append(len(files) - before)
   if not files or (complete and not all(counts)):
     empty = folder / classes[counts.index(0)] if complete else folder
-    raise OptionError(f"files in {empty}", f"images ({', '.join(SUFFIXES)})", "no images")
+    raise OptionError(str(empty), f"a folder with images ({', '.join(SUFFIXES)})", "a folder without images")
   return _Images(files, counts, folders)
 
 

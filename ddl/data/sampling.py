@@ -11,7 +11,7 @@ from ddl.api import Source
 from ddl.errors import OptionError
 from ddl.ranges import PositiveFloat, PositiveInt, checked
 
-AUGMENTATION = 1  # last element of the generators' seeds, to separate them from those of permutations
+AUGMENTATION = 1  # last element of the seeds of augmentations, which separates them from the seeds of permutations
 
 
 @checked
@@ -42,14 +42,14 @@ def dirichlet(
   concentration: PositiveFloat,
   repeat: bool = False,
 ) -> list[np.ndarray]:
-  """Split the training set into disjoint, label-skewed shards, each class in random Dirichlet proportions.
+  """Split each class among the workers in random Dirichlet proportions: the shards are disjoint and label-skewed.
 
   Hsu, Qi, Brown 2019, arXiv 1909.06335, but with the workers' proportions drawn for each class, as in Yurochkin et al.
   2019, arXiv 1905.12022. With concentration -> 0 each class goes to one worker; with concentration -> infinity the
   shards are iid. A worker that draws no examples gets one from the largest shard.
 
   concentration: parameter of the symmetric Dirichlet distribution. repeat: whether a batch larger than a shard repeats
-  its examples.
+  the shard's examples.
   Raises ValueError without labels, or with more workers than examples.
   """
   if labels is None:
@@ -100,7 +100,7 @@ class ExampleSampler:
     if batch < 1 or (batch > len(shards[worker]) and not repeat):
       least, uneven = len(shards[worker]), len(shards[worker]) < max(map(len, shards))
       condition = f"from 1 to {least} (the size of worker {worker}'s shard, the smallest)"
-      advice = "Use a more even partition, or repeat=True to fill batches with repeated examples." * uneven
+      advice = "Use a more even partition, or set config.partition.repeat=True to repeat examples." * uneven
       raise OptionError("config.batch", condition, batch, advice)
     self.shards, self.batch, self.seed = shards, batch, seed
     self._latest: list[tuple[int, np.ndarray] | None] = [None] * len(shards)  # per worker: (epoch, permutation)

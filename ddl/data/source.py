@@ -33,7 +33,7 @@ def from_grain(dataset: Any, labels: np.ndarray | None = None) -> Source:
   import grain
 
   if not isinstance(dataset, grain.MapDataset) or len(dataset) >= sys.maxsize:
-    raise OptionError("dataset", "a grain.MapDataset without repeat()", repr(dataset))
+    raise OptionError("dataset", "a grain.MapDataset without an infinite repeat()", repr(dataset))
 
   def take(indices: np.ndarray) -> dict[str, np.ndarray]:
     examples: list[Any] = [*grain.MapDataset.source(indices.tolist()).map(dataset.__getitem__).to_iter_dataset()]
@@ -98,7 +98,7 @@ def classification(
     raise OptionError(f"{description}: labels", f"below {max(10**6, count):,}", f"{num_outputs - 1:,}", advice)
   if num_outputs > count:
     labels = f"labels up to {num_outputs - 1:,} for {count:,} examples"
-    warnings.warn(f"{description}: {labels} leave most classes empty; number the classes from 0", stacklevel=2)
+    warnings.warn(f"{description}: {labels} leave classes without examples; number the classes from 0", stacklevel=2)
   elif all(part.labels is not None and part.labels.min() > 0 for part in (train, test)):
     warnings.warn(f"{description}: no example has label 0, though labels start at 0", stacklevel=2)
   shape = train.take(np.zeros(1, np.int64))["x"].shape[1:]

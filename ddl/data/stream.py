@@ -39,12 +39,16 @@ def first_examples(make: Make, count: int) -> list[Any]:
 
 
 class StreamFeed:
-  """Read the batches of several workers from one iterator per worker."""
+  """The batches of several workers, read from one iterator per worker."""
 
   def __init__(
     self, make: Make, workers: Sequence[int], *, count: int, batch: int, seed: int, check: checks.Check | None = None
   ):
-    """Open the iterators of `workers`, out of `count`. batch: examples per worker and step; seed: passed to `make`."""
+    """Open the iterators of `workers`.
+
+    count: number of all workers; batch: examples per worker and step; seed: passed to `make`; check: called on all
+    batches.
+    """
     self._step, self._started, self._check = 0, False, check
     self._iterators = {w: _iterator(make(w, count, seed).batch(batch, drop_remainder=True)) for w in workers}
 
@@ -71,7 +75,7 @@ class StreamFeed:
     return out
 
   def states(self) -> dict[str, Any]:
-    """Return the state of each iterator as JSON: worker -> state."""
+    """Return the state of each iterator, serializable as JSON: worker -> state."""
     return {str(worker): iterator.get_state() for worker, iterator in self._iterators.items()}
 
   def restore(self, step: int, states: Mapping[str, Any], begin: bool = False) -> None:
@@ -113,7 +117,9 @@ def _iterator(dataset: Any) -> Any:
   from absl import flags
 
   if not isinstance(dataset, grain.IterDataset):
-    raise OptionError("stream", "a grain.IterDataset (for example, from to_iter_dataset())", repr(dataset))
+    raise OptionError(
+      "the data set of a stream", "a grain.IterDataset (for example, from to_iter_dataset())", repr(dataset)
+    )
   if not flags.FLAGS.is_parsed():
     flags.FLAGS.mark_as_parsed()  # grain's mp_prefetch reads absl flags, which notebooks do not parse
   return iter(dataset)

@@ -87,9 +87,9 @@ def synthetic(
     validation: share of the examples to use for validation.
   """
   if task not in TASKS:
-    raise OptionError("synthetic.task", f"one of {', '.join(TASKS)}", repr(task))
+    raise OptionError("config.data.task", f"one of {', '.join(TASKS)}", repr(task))
   if not shape or (task == "language" and len(shape) != 1):
-    raise OptionError("synthetic.shape", "one or more lengths (exactly one for task=language)", shape)
+    raise OptionError("config.data.shape", "one or more dimensions (exactly one for task=language)", shape)
   nbytes = 4 * (math.prod(shape) + num_outputs * (task == "regression"))  # per example
   count = min(examples, max(DIFFERENT // nbytes, 4))
   memory.require(3 * nbytes * count, f"synthetic examples of shape {shape}")

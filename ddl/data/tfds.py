@@ -1,7 +1,7 @@
 """Image-classification sets of tensorflow-datasets, without TensorFlow: array_record files, read with grain.
 
-Nothing is downloaded. Most sets need TensorFlow only for their preparation: run the command in the error message on a
-machine with network access, and copy the folder.
+Nothing is downloaded. Most sets need TensorFlow only for their preparation: the error message for a set that is not
+prepared shows a command to run on a machine with network access; then copy the folder.
 """
 
 import copy
@@ -38,9 +38,10 @@ def tfds(
     train_split: split to train on; slices such as "train[:50%]" work.
     test_split: split to test on ("validation" in sets that publish no test labels).
     validation: share of the training examples to use for validation.
-    size: side in pixels to which an image's central square is resized; 0: no resizing, all images have the same size.
+    size: side in pixels to which an image's central square is resized; 0: no resizing, so all images must have the same
+      size.
     augment: see `ddl.data.augmentation`; with resized_crop and a size, training uses random crops of the whole images,
-      and tests use the central square of 7/8 of the shorter side.
+      and tests use the central square whose side is 7/8 of the image's shorter side.
     normalize: see `ddl.data.augmentation`.
   """
   import tensorflow_datasets
@@ -51,7 +52,7 @@ def tfds(
   image, label = _keys(builder.info, dataset)
   channels = (builder.info.features[image].shape or (3,))[-1]
   train, test = (
-    _source(records, image, label, f"{dataset}, split {split!r}", size, channels, augment == "resized_crop")
+    _source(records, image, label, f"split {split!r} of {dataset}", size, channels, augment == "resized_crop")
     for split, records in records
   )
   classes, version = builder.info.features[label].num_classes, tensorflow_datasets.__version__
@@ -89,8 +90,10 @@ def _records(builder: Any, dataset: str, split: str) -> Any:
     if not builder.is_prepared():
       raise OptionError(dataset, f"prepared in {root}", advice=f"To prepare it, run this command {needs}") from error
     if isinstance(error, NotImplementedError):  # only TensorFlow reads this file format
-      wrong = f"{folder}, which is {builder.info.file_format.value}"
-      raise OptionError(dataset, "prepared as array_record", wrong, f"Delete it and run {needs}") from error
+      wrong = f"{folder}, which is in {builder.info.file_format.value} format"
+      raise OptionError(
+        dataset, "prepared in array_record format", wrong, f"Delete it, and run this command {needs}"
+      ) from error
     splits = f"one of {', '.join(builder.info.splits)} (or a slice of one)"
     raise OptionError(
       f"split of {dataset}", splits, repr(split), f"Cause: {checks.first_line(error) or type(error).__name__}"
@@ -109,7 +112,7 @@ def _keys(info: Any, dataset: str) -> tuple[str, str]:
       if dtype != np.uint8:
         raise OptionError(f"images of {dataset}", "uint8", np.dtype(dtype))
       return keys
-  raise OptionError(dataset, "an image-classification set", f"the features {', '.join(info.features)}")
+  raise OptionError(dataset, "an image-classification data set", f"the features {', '.join(info.features)}")
 
 
 def _source(records: Any, image: str, label: str, where: str, size: int, channels: int, crops: bool) -> Source:

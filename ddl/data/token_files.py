@@ -16,7 +16,7 @@ HEAD = 4096  # bytes of a file that identify its format
 PIECE = 2**22  # tokens to check at a time
 HEADER = 1024  # bytes of llm.c's header, int32[256]: a magic number, its version, the number of tokens
 LLMC = {(20240520, 1): "uint16", (20240801, 7): "uint32"}  # (magic number, version) -> type, as in data_common.py
-LLMC_MAGIC = {20240520, 20240801, 20240522, 20240326, 20240327, 20240328}  # also for other kinds of files
+LLMC_MAGIC = {20240520, 20240801, 20240522, 20240326, 20240327, 20240328}  # of all kinds of llm.c files
 MEGATRON = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64", 7: "float32", 8: "uint16"}
 JUDGED = 32  # files with more tokens are checked for byte patterns of another type
 SIGNATURES = {  # at least 5 bytes each, or fixed fields after a shorter magic number
@@ -61,7 +61,7 @@ def _is_text(head: bytes) -> bool:
 
 
 def require_text(head: bytes, path: str) -> None:
-  """Raise OptionError if a file is empty or, by its first bytes, of a binary format."""
+  """Raise OptionError if a file is empty, or if its first bytes are those of a binary format."""
   if not head or (format_ := _other_format(head)):
     raise OptionError(path, "plain text", format_ if head else "an empty file")
 
@@ -87,7 +87,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
   for key, value in meta.items():
     valid, condition = conditions[key]
     if not valid(value):
-      raise OptionError(f'"{key}" in {file}', condition, repr(value), "Write it again, or delete it.")
+      raise OptionError(f'"{key}" in {file}', condition, repr(value), "Write the file again, or delete it.")
   return meta
 
 
@@ -116,7 +116,7 @@ def open_tokens(file: Path, declared: str | None, vocabulary: int) -> TokenFile:
   if len(head) >= 12 and any(int.from_bytes(head[:4], order) in LLMC_MAGIC for order in ("little", "big")):
     magic, version, count = np.frombuffer(head, "<i4", 3).tolist()
     if (magic, version) not in LLMC:
-      raise OptionError(str(file), plain, f"another kind of llm.c file (magic {magic}, version {version})")
+      raise OptionError(str(file), plain, f"another kind of llm.c file (magic number {magic}, version {version})")
     dtype = np.dtype(LLMC[magic, version])
     if declared not in (None, dtype.name):
       raise OptionError(f'"dtype" in {file.parent / META}', f"{dtype} (as declared in the header of {file})", declared)
@@ -127,6 +127,7 @@ def open_tokens(file: Path, declared: str | None, vocabulary: int) -> TokenFile:
       raise OptionError(f"size of {file}", condition, f"{nbytes:,}", advice)
     return TokenFile(file, dtype, HEADER, count)
   dtype = np.dtype(declared or TYPES[0])
+  expected = f"{dtype} ({f'as declared in {META}' if declared else 'the default'})"
   index = file.with_suffix(".idx")  # of Megatron
   if index.is_file():
     with index.open("rb") as opened:
@@ -134,14 +135,15 @@ def open_tokens(file: Path, declared: str | None, vocabulary: int) -> TokenFile:
     kind = MEGATRON.get(head[17]) if head.startswith(b"MMIDIDX\0\0") and len(head) == 18 else None
     if kind and kind not in (dtype.name, dtype.name.removeprefix("u")):
       raise OptionError(
-        f"the token type of {file}", dtype.name, f"{kind} (according to {index})", _conversion(file, kind)
+        f"the token type of {file}", expected, f"{kind} (according to {index})", _conversion(file, kind)
       )
   if nbytes % dtype.itemsize:
-    advice = f"It is truncated, or {file.parent / META} should have another dtype."
+    advice = f"The file is truncated, or {file.parent / META} should have another dtype."
     raise OptionError(f"size of {file}", f"a multiple of {dtype.itemsize} bytes ({dtype})", f"{nbytes:,} bytes", advice)
   count = nbytes // dtype.itemsize
   if count > JUDGED and (other := _other_type(np.memmap(file, dtype, "r", shape=min(count, PIECE)))):
-    raise OptionError(f"the token type of {file}", dtype.name, other, _conversion(file, other, vocabulary))
+    value = f"what looks like {other}"
+    raise OptionError(f"the token type of {file}", expected, value, _conversion(file, other, vocabulary))
   return TokenFile(file, dtype, 0, count)
 
 
@@ -151,8 +153,8 @@ def _other_type(tokens: np.ndarray) -> str:
   These patterns indicate another type; no text of at least JUDGED tokens has any of them if it is read correctly:
 
   - Floating-point numbers: read as such, all values are whole numbers.
-  - Wider integers: every second token (the upper half of an integer) is 0, or all are below 4 and a lower half is above
-    255.
+  - Wider integers: every second token (the upper half of an integer) is 0; or all upper halves are below 4, and a lower
+    half is above 255.
   - uint8 read as uint16: the lower and the upper bytes take the same values, none above 200.
   - Wrong byte order: all lower halves of tokens are 0; or, with vocabularies below 51,456, the lower bytes of uint16
     are at most 200 and the upper bytes take all values.
@@ -189,4 +191,4 @@ def _conversion(file: Path, kind: str, vocabulary: int = 0) -> str:
     return f'Write {file.parent / META}: {{"dtype": "uint32", "vocabulary": {vocabulary or 50257}}}.'
   swapped, _, kind = kind.rpartition(" ")
   read = f"np.fromfile({file.name!r}, np.dtype({kind!r}){'.newbyteorder()' * bool(swapped)})"
-  return f'Convert it: {read}.astype(\'uint32\').tofile(NEW_FILE), with "dtype": "uint32" in {META}.'
+  return f'Convert it with {read}.astype(\'uint32\').tofile(NEW_FILE), and set "dtype": "uint32" in {META}.'

@@ -44,7 +44,9 @@ def _library() -> Any:
   try:
     return importlib.import_module("tokenizers")  # so that type checking works without it
   except ImportError as error:
-    raise ValueError("tokenizers must be installed for level=bpe: pip install -r requirements-tokenize.txt") from error
+    raise ValueError(
+      "tokenizers must be installed for level=bpe. Run `pip install -r requirements-tokenize.txt`."
+    ) from error
 
 
 def _trained(texts: Iterable[str], vocabulary: int) -> Any:
@@ -61,7 +63,7 @@ def _trained(texts: Iterable[str], vocabulary: int) -> Any:
 
 def _loaded(path: Path) -> Any:
   """Load a tokenizer.json without its truncation and padding; raise OptionError for any other file."""
-  with readable(f"{path}, a tokenizer.json of Hugging Face's tokenizers,"):
+  with readable(f"{path} (as a tokenizer.json of Hugging Face's tokenizers)"):
     tokenizer = _library().Tokenizer.from_file(str(path))
   tokenizer.no_truncation()  # the file may store a model's context length, which would truncate every piece
   tokenizer.no_padding()
@@ -92,8 +94,8 @@ def encoded(tokenizer: Any, texts: Iterable[str]) -> Iterator[np.ndarray]:
 def words(pieces: Iterable[bytes], name: str, first: int = 0) -> Iterator[str]:
   """Decode pieces of UTF-8 and yield the text in parts that end between words, before a space or newline.
 
-  Byte pairs never cross such a boundary, so that the tokens are those of the whole text. LONGEST or more characters
-  without a boundary are split at the end of a piece.
+  Byte pairs never cross such a boundary, so the tokens are the same as those of the whole text. LONGEST or more
+  characters without a boundary are split at the end of a piece.
 
   name: the text's name for errors; first: position of the first byte in the text. Raises OptionError for bytes that are
   not UTF-8.
@@ -181,7 +183,7 @@ def _check(level: str, vocabulary: int, tokenizer: str, validation: float) -> No
   if level not in LEVELS:
     raise OptionError("level", " or ".join(LEVELS), repr(level))
   if not 0 < validation < 1:
-    raise OptionError("validation", "a share of the text in (0, 1)", f"{validation:g}")
+    raise OptionError("validation", "in (0, 1) (the share of the text for val.bin)", f"{validation:g}")
   if level == "byte":
     if vocabulary or tokenizer:
       option = "vocabulary" if vocabulary else "tokenizer"

@@ -1,8 +1,8 @@
-"""Next-token prediction over token files as written by nanoGPT and llm.c, or over a text file.
+"""Next-token prediction on token files as written by nanoGPT and llm.c, or on a text file.
 
 A folder contains train.bin and val.bin, little-endian 16- or 32-bit tokens with or without llm.c's header, and
-optionally meta.json with their type; `python run.py tokenize` writes all three. The default text is CPython's language
-reference (`pydoc_data.topics`): about 460,000 characters, depending on the Python version.
+optionally meta.json with their type and the vocabulary size; `python run.py tokenize` writes all three. The default
+text is CPython's language reference (`pydoc_data.topics`): about 460,000 characters, depending on the Python version.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ def tokens(
     test_windows: number of test windows, evenly spaced over val.bin; 0: all.
     validation: share of the training windows to use for validation.
   """
-  folder = source.existing(path, f"FOLDER (with {TRAIN} and {TEST}, as `python run.py tokenize` writes)")
+  folder = source.existing(path, f"FOLDER (with {TRAIN} and {TEST}, as written by `python run.py tokenize`)")
   if not folder.is_dir():
     raise OptionError("config.data.path", f"a folder with {TRAIN} and {TEST}", path)
   meta = read_meta(folder)
@@ -85,7 +85,7 @@ def _file_windows(stored: TokenFile, length: int, vocabulary: int) -> Source:
 
 def _require_window(where: str, count: int, length: int) -> None:
   if count <= length:
-    advice = f"Use length={count - 1} or less, or a longer text." if count > 1 else "Use a longer text."
+    advice = f"Use config.data.length={count - 1} or less, or a longer text." if count > 1 else "Use a longer text."
     condition = f"at least {length + 1} (a window and the next token)"
     raise OptionError(f"number of tokens in {where}", condition, f"{count:,}", advice)
 
@@ -128,7 +128,7 @@ def text(*, path: str = "", level: str = "byte", length: PositiveInt = 64, valid
     validation: share of the training windows to use for validation.
   """
   if level not in ("byte", "char"):
-    raise OptionError("level", "byte or char", repr(level))
+    raise OptionError("config.data.level", "byte or char", repr(level))
   if path:
     name, content = path, source.content(source.existing(path, "FILE.txt"))
     require_text(content, path)

@@ -20,7 +20,9 @@ from ddl.engine.workers import Workers, divisors, on_devices
 from ddl.events import presence
 from ddl.events.presence import Ids, Presence
 
-ROUNDS = 3  # states stored per process, because a process can be a round ahead of another that still sends its state
+# Number of states stored per process: more than one, as a process can be a round ahead of another that is still sending
+# its state.
+ROUNDS = 3
 
 
 class Report(NamedTuple):
@@ -41,7 +43,7 @@ class Keeper:
     self._membership, self._stop, self._text = -1, 0, ""
 
   def begin(self, membership: int, ranks: Sequence[int], step: int) -> None:
-    """Kill the processes of the previous membership; discard all states but those of `ranks` after `step`.
+    """Kill the processes of the previous membership; keep only the states of `ranks` after exactly `step` steps.
 
     membership: index of the new membership, see `ProcessGroup`.
     """
@@ -75,7 +77,7 @@ class Keeper:
     return self._stop
 
   def stop(self, number: int) -> None:
-    """Ask the processes to stop at their next heartbeat, as the signal with this number would."""
+    """Ask the processes to stop: each sends itself the signal `number` after its next heartbeat."""
     self._stop = number
 
   def report(self) -> Report:
@@ -105,7 +107,7 @@ class ProcessGroup:
   survivors: tuple[int, ...] = ()  # ranks with a stored state after `step`; (): start from scratch or a checkpoint
   step: int = -1  # step from which the survivors continue; -1: none
   resume: bool = False  # whether there may be a checkpoint
-  coordinator: str = ""  # HOST:PORT of the `jax.distributed` coordinator, in the first process
+  coordinator: str = ""  # HOST:PORT of the `jax.distributed` coordinator, which runs in the first process
   keeper: Any = None  # the keeper of this node
   keepers: dict[int, Any] = field(default_factory=dict)  # rank of a survivor -> keeper of its state
 
@@ -116,7 +118,7 @@ class ProcessGroup:
 
   @property
   def reference(self) -> int:
-    """Return the index in `ranks` of the first survivor, with which all others are compared; without survivors, 0."""
+    """Return the index in `ranks` of the first survivor, with which the others are compared; 0 if there is none."""
     return self.ranks.index((self.survivors or self.ranks)[0])
 
   @property
@@ -140,7 +142,7 @@ class ProcessGroup:
     return devices[: max(d for d in even if d <= len(devices))]
 
   def continued(self, before: Presence, step: int) -> Presence:
-    """Return the presence of workers that equals `before` until `step`, and has this membership from `step` on."""
+    """Return the presence of workers: that of `before` until `step`, and this membership from `step` on."""
     changes = tuple(change for change in before.changes if change[0] < step)
     for ranks in (self.survivors, self.ranks):
       if ranks and (not changes or changes[-1][1] != self.ids(ranks)):
@@ -163,7 +165,7 @@ def trainer_of_process(make: Callable[[Workers], CompiledTrainer], membership: P
 
 
 class KeeperStore:
-  """A store that sends the state after each round to the keeper, in addition to checkpoints on disk.
+  """A store that writes checkpoints to disk and also sends the state after each round to the keeper.
 
   Implements `ddl.run.checkpoints.Store`.
   """
@@ -211,7 +213,7 @@ class KeeperStore:
     return self._restored(carry._replace(changes=len(now.changes)), [record["figures"]], 0, streams, True), now
 
   def due(self, first: int, step: int) -> bool:
-    """Return whether `step` ends a round, or a checkpoint is due after the steps first..step-1."""
+    """Return whether `step` ends a round or a checkpoint is due after the steps first..step-1."""
     return step % self._membership.round_steps == 0 or self._checkpoints.due(first, step)
 
   def __call__(self, state: Any) -> None:

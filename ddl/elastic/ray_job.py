@@ -1,8 +1,8 @@
-"""The driver of elastic training with real processes on Ray: a new group of actors after each failure.
+"""The driver of elastic training with real processes on Ray.
 
-The driver starts the actors and waits for one to fail. It then stops all others, because a process can join a group of
-`jax.distributed` only once, and starts the next membership (group of processes, see `ProcessGroup`), which resumes from
-the states in the keepers.
+The driver starts the actors and waits until one fails or a replacement can join. It then stops all actors, because a
+process can join a group of `jax.distributed` only once, and starts new actors for the next membership (group of
+processes, see `ProcessGroup`), which resumes from the states in the keepers.
 """
 
 import os
@@ -22,7 +22,7 @@ from ddl.elastic.training_process import HEARTBEAT, TrainingProcess
 
 ATTEMPTS = 3  # the job fails after this many successive memberships that end at the same step with all processes alive
 GRACE = 3.0  # seconds to wait until the other processes detect a failure
-REPLACEMENT = 10.0  # seconds to wait for a replacement to start; a later one joins the survivors
+REPLACEMENT = 10.0  # seconds to wait for a replacement to start; a late one joins when it is ready
 SAVING = 15.0  # maximum seconds that processes take to save after a request to stop
 FORWARDED = ("JAX_", "XLA_", "DDL_", "TF_CPP_")  # prefixes of environment variables that the processes inherit
 
@@ -47,14 +47,14 @@ class RayJob:
     self, run: Callable[[ProcessGroup], Any], first: ProcessGroup, options: Any, resume: Callable[[], bool],
     report: Callable[[str], None],
   ):  # fmt: skip
-    """Start Ray or connect to its cluster.
+    """Start Ray or connect to a Ray cluster.
 
     Args:
       run: the training function of a process; it is pickled.
       first: the first membership, with all processes.
       options: `RunOptions` of the job.
-      resume: returns whether a checkpoint may exist now.
-      report: prints a line to stderr.
+      resume: a function that returns whether a checkpoint may exist now.
+      report: a function that prints a line to stderr.
 
     Raises:
       ValueError: if Ray is not installed or its cluster cannot be reached.
@@ -144,7 +144,7 @@ class RayJob:
     self._create_actors(ranks)
     if late := {*needed} - self._ready(needed, self._options.join_timeout):
       seconds = f"{self._options.join_timeout:g} s"
-      raise ValueError(f"Ray did not start {_names(late)} within {seconds}. Check the requested CPUs and GPUs.")
+      raise ValueError(f"Ray did not start {_names(late)} within {seconds}. Check worker_cpus and worker_gpus.")
     ready = sorted(self._ready(ranks, REPLACEMENT))
     actors, nodes = {rank: self._starting[rank][0] for rank in ready}, [self._starting[rank][1] for rank in ready]
     address = self._ray.get(actors[min(actors)].address.remote())
@@ -248,7 +248,7 @@ class RayJob:
         self._ray.kill(self._starting.pop(rank)[0])
     events = [f"{_names(failed)} {total} failed"] * bool(failed) + ["a replacement starts"] * bool(replaced)
     events += [f"{_names(outcome.joined)} {total} joined"] * bool(outcome.joined)
-    event = ", ".join(events) or "a connection was lost"
+    event = ", ".join(events) or "a connection was probably lost"
     self._report(f"{event}; training continues from step {max(step, 0)} on {len(remaining)} {total} processes")
     sources = keepers.get(step, {})
     self._next = replace(

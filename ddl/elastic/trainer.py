@@ -49,7 +49,7 @@ def check(make: Callable[[int], Algorithm], params: Tree, presence: Presence, la
 
 
 def _check(make: Callable[[int], Algorithm], params: Tree, presence: Presence) -> None:
-  """Raise ValueError with a sentence if the algorithm does not support the presence, or as `make` does."""
+  """Raise ValueError with one sentence if the algorithm does not support the presence. Errors of `make` propagate."""
 
   def shapes(count: int) -> Tree:
     algorithm = make(count)
@@ -59,12 +59,12 @@ def _check(make: Callable[[int], Algorithm], params: Tree, presence: Presence) -
   whole = shapes(presence.workers)
   for count in sorted({len(ids) for _, ids in presence.changes}, reverse=True):
     if shapes(count) != whole:
-      raise ValueError(f"Its state has different shapes for {presence.workers} and {count} workers.")
+      raise ValueError(f"The algorithm's state has different shapes for {presence.workers} and {count} workers.")
   for (_, before), (step, now) in pairwise(presence.changes):
     under_way = [Schedule(make(len(ids)).exchanges).in_flight(step) for ids in (before, now)]
     if under_way[0] != under_way[1] and any(map(any, under_way)):
       raise ValueError(
-        f"At step {step} it has different numbers of messages in flight for {len(before)} and {len(now)} workers."
+        f"At step {step} the numbers of messages in flight differ between {len(before)} and {len(now)} workers."
       )
 
 
@@ -77,7 +77,7 @@ class LocalRows(NamedTuple):
 
 
 def rows_of(trainer: CompiledTrainer, carry: Carry, ids: Ids) -> LocalRows:
-  """Return this process's rows of a carry; on a CPU they share the memory of the carry."""
+  """Return this process's rows of a carry, in host memory; with a single CPU device they share the carry's memory."""
 
   def leaf(per_worker: bool, x: jax.Array) -> np.ndarray:
     shards = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
@@ -213,7 +213,7 @@ class ElasticTrainer(SingleRunTrainer):
         processes are lost.
 
     Raises:
-      ValueError: as `make` does.
+      ValueError: if `make` raises it.
     """
     self.presence = presence
     self._make, self._trainers, self._initial = make, dict[int, CompiledTrainer](), jax.random.key(0)
@@ -235,7 +235,7 @@ class ElasticTrainer(SingleRunTrainer):
       label: name of the algorithm in error messages.
 
     Raises:
-      OptionError: if the algorithm does not support this membership.
+      OptionError: if the membership is invalid, changes within a round, or is not supported by the algorithm.
     """
     check_presence(presence, round_steps)
     params = jax.eval_shape(self.all.model.init, jax.random.key(0))[0]
@@ -267,7 +267,7 @@ class ElasticTrainer(SingleRunTrainer):
     return self._trainer_of(carry).saved(carry.carry)
 
   def restored(self, saved: Carry, step: int) -> ElasticCarry:
-    """Convert the carry in the checkpoint after `step` steps to the carry of this run."""
+    """Convert a saved carry, from a checkpoint after `step` steps, to a carry of this trainer."""
     return self._carry_at(step, lambda trainer: trainer.restored(saved))
 
   def consensus(self, carry: ElasticCarry) -> Consensus:
@@ -299,7 +299,7 @@ class ElasticTrainer(SingleRunTrainer):
         yield call, current, losses
 
   def losses(self, call: Call, losses: jax.Array) -> np.ndarray:
-    """Return the losses of a call on the host, averaged over the present workers."""
+    """Return the losses of a call, averaged over the present workers, as a host array."""
     return self.all.losses(call, losses)
 
   def nbytes(self, call: Call) -> float:
@@ -307,7 +307,7 @@ class ElasticTrainer(SingleRunTrainer):
     return self.trainer_for(self.presence.at(call.first)).nbytes(call)
 
   def describe(self) -> str:
-    """Describe in one line the devices, the execution options and the membership changes."""
+    """Describe the devices, the execution options and the membership changes in one line."""
     changes = self.presence.changes
     return self.all.describe() + (f"; {self.presence.describe(changes[-1][0] + 1)}" if len(changes) > 1 else "")
 
@@ -323,9 +323,9 @@ class ElasticTrainer(SingleRunTrainer):
     """Return the carry of the workers `ids` before a step, built from the rows of the previous workers.
 
     Workers that stay keep their state, except what `Algorithm.regroup` resets. Workers that join start with the
-    consensus model of those that stay (`Algorithm.evaluate`), a newly initialized state, and the mean of those workers'
-    non-trained states. Leaves on which all workers agree are unchanged. Workers that join copy the messages in flight
-    from the first worker that stays.
+    consensus model (`Algorithm.evaluate`) and the mean non-trained state of the workers that stay, and with a newly
+    initialized algorithm state. Leaves on which all workers agree are unchanged. Workers that join copy the messages in
+    flight from the first worker that stays.
 
     Args:
       rows: this process's rows of the previous carry; None if it has none.
@@ -338,7 +338,7 @@ class ElasticTrainer(SingleRunTrainer):
     """
     stay = tuple(i for i in before if i in ids)
     if not stay:
-      raise ValueError(f"at least one of the workers present before step {step} ({[*before]}) must remain present")
+      raise ValueError(f"at least one of the workers present before step {step} ({[*before]}) must remain present.")
     among, after, leaving = self.trainer_for(stay), self.trainer_for(ids), None
     if stay == ids:
       assert rows
@@ -353,7 +353,10 @@ class ElasticTrainer(SingleRunTrainer):
     return ElasticCarry(place_rows(after, rows, ids, step, first, new), ids)
 
   def _carry_at(self, step: int, carry: Callable[[CompiledTrainer], Carry]) -> ElasticCarry:
-    """Return the carry after `step` steps. carry: trainer of the workers in the last of these steps -> their carry."""
+    """Return the carry after `step` steps.
+
+    carry: trainer of the workers present in the last of these steps -> their carry.
+    """
     last = max(step - 1, 0)
     ids, changes = self.presence.at(last), self.presence.count(last)
     if self._reader is None or ids == self._now:
@@ -408,7 +411,7 @@ class ElasticClock:
     return present | (self._clock.columns(step) if self._clock else {})
 
   def keep(self, folder: Folder) -> None:
-    """Write the membership to a run's folder. Raises ValueError if the folder has another membership."""
+    """Write the membership to a run's folder. Raises ValueError if the folder has a different one."""
     if self._clock is None:  # with real processes, `KeeperStore` writes it at each change
       return
     file, presence = folder.path / PRESENCE, self._trainer.presence
@@ -418,7 +421,8 @@ class ElasticClock:
         presence_file.save(file, presence)
     elif presence_file.load(file, presence.workers) != presence:
       raise ValueError(
-        f"{file} must have the membership of this run. Resume the recorded run with only workdir={folder.path}."
+        f"{file} must contain the membership of this run, got a different one. "
+        f"To continue the recorded run, pass only resume and workdir={folder.path}."
       )
 
   def save(self, folder: Path) -> None:

@@ -17,7 +17,7 @@ HEARTBEAT = 0.5  # seconds between heartbeats of a process, and between reports 
 
 
 class TrainingProcess:
-  """A Ray actor that runs one training process of one membership."""
+  """A Ray actor that runs one process of an elastic job for one membership (see `ProcessGroup`)."""
 
   def __init__(self, run: Callable[[ProcessGroup], Any]):
     """Set the training function; unpickling it imports its modules while the previous membership still trains."""

@@ -1,1 +1,1 @@
-"""The engine: maps workers to devices and runs any algorithm with the interfaces of `ddl.api`, compiled by XLA."""
+"""Map workers to devices and run any algorithm that implements an interface of `ddl.api`, compiled by XLA."""

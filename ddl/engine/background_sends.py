@@ -1,7 +1,7 @@
 """Overlap messages with steps on CPUs, where XLA does not overlap collectives with compute.
 
 A call is split into several programs, with a boundary at each launch and merge of a message. A background thread runs
-the programs that communicate, in the same order in all processes. Meanwhile, the main thread runs steps that do not.
+the programs that communicate, in the same order in all processes. Meanwhile, the main thread runs the other programs.
 """
 
 import time
@@ -58,7 +58,10 @@ class BackgroundCalls:
     self._programs: dict[Any, tuple[Program, bool]] = {}
 
   def make_call(self, kind: Kind) -> Callable[..., tuple[Carry, jax.Array]]:
-    """Return a function like that of `Rounds.make_call`, but without donation. The kind's `unit` must not be empty."""
+    """Return a function like that of `Rounds.make_call`, except that it does not donate the carry.
+
+    The kind's `unit` must not be empty.
+    """
     return partial(self._call, kind)
 
   def _call(
@@ -66,7 +69,7 @@ class BackgroundCalls:
   ) -> tuple[Carry, jax.Array]:
     losses: list[jax.Array] = []
     for begin in range(0, kind.repeat * len(kind.unit), len(kind.unit)):
-      # `overlapped` stays False, as it is a hint for the compilers of GPUs and TPUs.
+      # `_steps` ignores its last argument, `overlapped`: it is a hint for the compilers of GPUs and TPUs.
       steps = partial(self._steps, begin, batches, step, keys)
       carry, unit_losses = over_unit(kind, carry, steps, self._launch, self._merge, self._exchange)
       losses += unit_losses
@@ -141,7 +144,7 @@ class BackgroundCalls:
 
 
 def _unchanged_by_steps(algorithm: Algorithm, params: Tree, workers: int) -> Tree:
-  """Return a tree of bools: True for leaves of a worker's state that local steps do not change, like outer momentum."""
+  """Return a tree of bools: True for leaves of a worker's state unchanged by local steps, such as outer momentum."""
   _, state = record(lambda group, x: algorithm.init(group, x, jax.random.key(0)), params, workers=workers)
   outputs: list[Tree] = []
 

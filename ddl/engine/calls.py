@@ -8,7 +8,7 @@ from ddl.errors import OptionError
 from ddl.schedule import Due, Ids, Schedule
 
 MOST_KINDS = 4  # maximum number of compiled kinds of calls per run
-MOST_CALLS = 10**7  # maximum per run: listing them takes about a minute
+MOST_CALLS = 10**7  # maximum number of calls per run; listing that many takes about a minute
 
 
 class Kind(NamedTuple):
@@ -52,9 +52,10 @@ def plan_parts(
 ) -> list[Call]:
   """Split parts of a run into calls, with a boundary at each multiple of `every` and at most MOST_KINDS kinds of calls.
 
-  A call contains one or more whole cycles of the schedule, if they fit into `longest` steps. If this gives too many
-  kinds, only the MOST_KINDS - 1 that cover the most steps remain. All other steps use one kind of call, which decides
-  at run time which exchanges are due. Messages may be in flight between two calls.
+  A call contains one or more whole cycles of the schedule where a cycle fits before the next boundary and into
+  `longest` steps. If this gives too many kinds, only the MOST_KINDS - 1 that cover the most steps remain. All other
+  steps use one kind of call, which decides at run time which exchanges are due. Messages may be in flight between two
+  calls.
 
   Args:
     schedule: the algorithm's schedule.
@@ -70,7 +71,8 @@ def plan_parts(
   size = min(longest, every)
   if steps // size > MOST_CALLS:
     condition = f"at most {MOST_CALLS * size:,} ({MOST_CALLS:,} calls of {size} steps)"
-    raise OptionError("config.steps", condition, f"{steps:,}", "Use fewer steps or a larger config.eval_every.")
+    advice = "Use fewer steps, or increase config.eval_every or steps_per_call, whichever limits the steps of a call."
+    raise OptionError("config.steps", condition, f"{steps:,}", advice)
   calls = [call for first, last in parts for call in _static(schedule, first, last, every, longest)]
   covered = Counter[Kind]()
   for call in calls:

@@ -62,7 +62,7 @@ class Checkpoints:
       self._wait()
 
   def _wait(self) -> None:
-    """Wait for pending writes. If this process's write failed, raise at once: waiting would deadlock the processes.
+    """Wait for pending writes. If this process's write failed, raise its error at once: waiting would cause a deadlock.
 
     If orbax's own thread sees the error first, it does not report it but waits for the other processes, for up to 20
     minutes. Therefore a long wait also ends if the folder accepts no more files: the disk or the quota is full, or the
@@ -91,15 +91,15 @@ class Checkpoints:
         file.flush()
         os.fsync(file.fileno())
     except OSError as error:
-      text = f"{str(error.strerror).lower()} for a checkpoint"
+      text = f"cannot write a checkpoint ({str(error.strerror).lower()})"
       raise OSError(error.errno, text, str(self._manager.directory)) from error
 
   def figures(self, step: int) -> dict[str, Any]:
-    """Return the numbers saved as `figures` with `step`. Raises Damaged."""
+    """Return the `figures` of the checkpoint of `step`. Raises Damaged if they cannot be read."""
     return self._read(step, "figures", ocp.JsonCheckpointHandler(), ocp.args.JsonRestore())
 
   def carry(self, step: int, like: Any) -> Any:
-    """Return the carry of `step`. Raises Damaged.
+    """Return the carry of the checkpoint of `step`. Raises Damaged if it cannot be read.
 
     like: the carry's shapes, types and shardings (`jax.ShapeDtypeStruct`), or arrays.
     """
@@ -110,7 +110,7 @@ class Checkpoints:
     return jax.tree.unflatten(jax.tree.structure(like), [leaves[name] for name in _names(like)])
 
   def _read(self, step: int, item: str, handler: Any, args: Any) -> Any:
-    """Read an item; if a process fails, raise Damaged in all processes. Orbax's manager would wait for that process."""
+    """Read an item; if one process fails, raise Damaged in all of them, so that none waits for that process."""
     path, restored, reason = self._manager.directory / str(step), None, ""
     try:
       with _patient_loops():
@@ -182,5 +182,5 @@ def _names(tree: Any) -> list[str]:
 
 
 def _plain(tree: Any) -> dict[str, Any]:
-  """Return the leaves by their position in the tree, because the names in optax states may change."""
+  """Return the leaves, named by their position in the tree; names from optax states could change between versions."""
   return dict(zip(_names(tree), jax.tree.leaves(tree), strict=True))

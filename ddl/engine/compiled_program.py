@@ -60,7 +60,7 @@ class Instruction(NamedTuple):
 
 
 class Program(NamedTuple):
-  """A parsed program; if its text is scheduled, instructions are in execution order."""
+  """A parsed program; if the compiler has scheduled it, its instructions are in execution order."""
 
   computations: Mapping[str, Sequence[Instruction]]
   entry: str
@@ -81,13 +81,13 @@ class Collective(NamedTuple):
 
   kind: str  # one of KINDS
   nbytes: int  # of the whole array: the input of an all-reduce or reduce-scatter, the output of an all-gather
-  size: int  # devices per group
-  axis: str  # mesh axis that each group spans; "" unless it is exactly one
+  size: int  # devices per group; 2 for a collective-permute
+  axis: str  # mesh axis that the groups span; "" if they span several axes or none
   starts: bool  # asynchronous: other work may overlap it
 
   @property
   def sent(self) -> float:
-    """Return the minimum bytes that a device sends, with n = `nbytes` and s = `size`.
+    """Return the minimum number of bytes that a device sends, with n = `nbytes` and s = `size`.
 
     All-reduce: 2 n (s - 1) / s; permute: n; others: n (s - 1) / s.
     """
@@ -195,7 +195,7 @@ def _counted(match: re.Match[str]) -> np.ndarray:
 
 
 def _along(mesh: str, order: str | None, axes: str) -> list[list[int]]:
-  """Return the groups of devices that span axes of a mesh, from the text of a program.
+  """Return the groups of devices that span the given axes of a mesh. All arguments are in the notation of HLO.
 
   Args:
     mesh: names and sizes, "'a'=2,'b'=4".
@@ -245,7 +245,10 @@ class Costs:
     self._defined = {name: {line.name: line for line in lines} for name, lines in program.computations.items()}
 
   def flop(self, where: str, instruction: Instruction) -> int:
-    """Return the FLOP of an instruction of computation `where`, including the computations it calls, but not loops."""
+    """Return the FLOP of an instruction of computation `where`, with its fused or called instructions.
+
+    Loops and conditionals count as 0.
+    """
     defined = self._defined[where]
     if instruction.opcode == "dot":
       return _dot(instruction, defined, CONTRACTING.search(instruction.attributes))
@@ -296,7 +299,7 @@ class Costs:
     return sum(read) + written
 
   def trips(self, loop: Instruction) -> int:
-    """Return the iterations of a loop: the count known to XLA, or the largest constant in its condition, or 1."""
+    """Return a loop's number of iterations: that known to XLA, else the largest constant in the condition, else 1."""
     if match := TRIPS.search(loop.attributes):
       return int(match[1])
     name = re.search(r"condition=%?([\w.\-]+)", loop.attributes)
@@ -438,7 +441,7 @@ class _Reader:
     return len(self.collectives) - 1
 
   def _started(self, done: Instruction, defined: dict[str, Instruction], chains: dict[str, str]) -> str:
-    """Return the name of the instruction that starts the collective completed by `done`, by tracing its operands."""
+    """Return the name of the instruction that starts the collective that `done` completes, by tracing back operands."""
     for name in done.operands:
       place = None  # index of the message in the tuple `name`
       while name in defined:
@@ -459,4 +462,4 @@ class _Reader:
         elif line.opcode not in ("bitcast", "copy"):
           break
         name = line.operands[0]
-    raise ValueError(f"{done.name} in the compiled program completes a collective that no instruction starts.")
+    raise ValueError(f"cannot find the start of the collective that {done.name} completes in the compiled program")

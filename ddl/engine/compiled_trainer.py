@@ -117,7 +117,10 @@ class CompiledTrainer(SingleRunTrainer):
     return jax.tree.leaves(carry.params)[0].ndim > jax.tree.leaves(self._carry.params)[0].ndim
 
   def saved(self, carry: Carry) -> Carry:
-    """Return the carry for a checkpoint that any devices can restore: one copy of leaves on which all workers agree."""
+    """Return the carry in the form of a checkpoint, with one copy of each leaf on which all workers agree.
+
+    Any devices can restore it.
+    """
     return jax.tree.map(lambda per_worker, x: x if per_worker else self.placement.one_copy(x), self.per_worker, carry)
 
   def saved_shapes(self, key: jax.Array, step: int) -> Carry:
@@ -127,7 +130,7 @@ class CompiledTrainer(SingleRunTrainer):
     return placed(saved, shardings(saved))
 
   def restored(self, saved: Carry, step: int = 0) -> Carry:
-    """Return the carry on the devices of this trainer from the carry of a checkpoint."""
+    """Convert the carry in a checkpoint to a carry of this trainer."""
     del step
     return jax.tree.map(lambda per_worker, x: x if per_worker else self.placement.copies(x), self.per_worker, saved)
 
@@ -153,9 +156,9 @@ class CompiledTrainer(SingleRunTrainer):
   ) -> Iterator[tuple[Call, Carry, jax.Array]]:
     """Run the calls and yield (call, carry after it, losses on the device).
 
-    A yielded carry may be donated to the next call. Each iteration prepares the input of one call while the previous
-    call runs, and then dispatches it. A thread for the inputs would slow down training on a CPU by a tenth. At most two
-    calls run at a time, because the collectives of more can deadlock on XLA:CPU.
+    A yielded carry may be donated to the next call. Each iteration prepares the input of a call while the previous
+    call runs, and then dispatches the new call. A thread for the inputs would slow down training on a CPU by a tenth.
+    At most two calls run at a time, because the collectives of more can deadlock on XLA:CPU.
 
     For several runs at once, the carry is that of `join`, batches are [local workers, runs, steps, batch, ...], and
     there is one key per run. One dispatch serves all runs; each has the same result as when run separately, up to
@@ -223,7 +226,7 @@ class CompiledTrainer(SingleRunTrainer):
     return self._carry, batches, step, keys, clock
 
   def _start_of(self, params: Tree, extra: Tree, key: jax.Array, values: Values | None) -> Carry:
-    """Return a device's initial carry from one model, with one copy of leaves on which all workers agree.
+    """Return a device's initial carry from one model, with one copy of each leaf on which all workers agree.
 
     values: hyperparameters of an algorithm from `inject`; None: the values that it was built with.
     """
@@ -266,7 +269,7 @@ def _padded(batches: dict[str, np.ndarray], call: Call, axis: int) -> dict[str, 
 
 
 def _clock(call: Call) -> Any:
-  """Return the argument `clock` of `Rounds.make_call`."""
+  """Return the argument `clock` of the function that `Rounds.make_call` returns."""
   if call.kind.unit:
     return ()
   due = np.zeros((3, call.kind.longest, len(call.in_flight)), bool)

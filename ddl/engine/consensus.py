@@ -28,7 +28,7 @@ def host_distance(model: Consensus) -> float | None:
 class Progress(NamedTuple):
   """The progress of a run in real time."""
 
-  visits: int  # if workers have different periods: steps in finished rounds over the period, rounded up
+  visits: int  # finished; if workers have different periods: steps of finished rounds / period, rounded up
   exchanges: int  # visits that sent a message; in gossip algorithms, visits without a peer send none
   seconds: float  # since the first worker rounds began, without process start and compilation
 

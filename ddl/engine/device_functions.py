@@ -25,7 +25,7 @@ Messages = tuple[tuple[Tree, ...], ...]  # [copies, ...] for each exchange and s
 
 
 class Carry(NamedTuple):
-  """The training state between two calls: of each leaf one copy per worker, or per device if all workers agree."""
+  """The training state between two calls, with a copy of each leaf per worker, or per device if all workers agree."""
 
   params: Tree  # [copies, ...]
   state: Tree  # [copies, ...]
@@ -64,8 +64,8 @@ class DeviceFunctions:
   def steps(self, carry: Carry, batches: Tree, keys: jax.Array, overlapped: bool = False) -> tuple[Carry, jax.Array]:
     """Run steps without exchanges on all `virtual` workers of a device; return the carry and losses [virtual, steps].
 
-    batches: [virtual, steps, batch, ...]; keys: [virtual, steps]; overlapped: whether a message is in
-    flight that the compiler should overlap with the steps.
+    batches: [virtual, steps, batch, ...]; keys: [virtual, steps]; overlapped: whether a message is in flight that the
+    compiler should overlap with the steps.
     """
     if overlapped and self._unrolled and keys.shape[1] > UNROLLED:
       cut = slice(UNROLLED), slice(UNROLLED, None)

@@ -2,8 +2,8 @@
 
 Collectives should overlap with compute. XLA:GPU makes them asynchronous by default, XLA:CPU never does. XLA:TPU makes
 all-reduces asynchronous only with the options ASYNC (openxla.org/xla/flags_guidance; MaxText's
-benchmarks/xla_flags_library.py, CF_FOR_ALL_REDUCE), but not all-reduces that its combiner has merged into one, so the
-combiner is disabled.
+benchmarks/xla_flags_library.py, CF_FOR_ALL_REDUCE), and even then not those that its combiner has merged into one.
+Therefore, the combiner is disabled.
 
 Compiled schedules show two more effects, which the programs take into account. XLA:TPU hides one long all-reduce better
 than several simultaneous ones, even in a loop, so messages in flight are packed (`Workers.overlapped_group`). XLA:GPU
@@ -28,7 +28,7 @@ from ddl.engine.workers import Workers, divisors, nbytes
 from ddl.errors import OptionError
 from ddl.names import pluralize
 
-CALL_BYTES = 32 * 2**20  # maximum input of one call of a program; the inputs of two calls are in memory at a time
+CALL_BYTES = 32 * 2**20  # maximum input of one call of a program; the inputs of two calls are in memory at once
 PACKED_BYTES = 2**17  # mean leaf size below which packing into one vector saves more time than it costs
 TOGETHER_BYTES = 2**17  # parameter size above which batching runs loses more by cache misses than it saves in dispatch
 MAX_RUNS = 16  # per program; each then takes a sixteenth of the dispatch time, and more would save little
@@ -37,7 +37,7 @@ LONGEST_CALL = 64  # steps; dispatch then takes less than 1 % of the time, even 
 
 
 class ExecutionConfig(NamedTuple):
-  """Execution options; they change the order of operations, and so the results by rounding."""
+  """Execution options. They change the order of operations, so results differ by rounding errors."""
 
   gradients: Literal["unroll", "vmap", "map"]  # how gradients are computed for a device's workers
   steps: Literal["unroll", "scan"]
@@ -47,7 +47,7 @@ class ExecutionConfig(NamedTuple):
 
 
 def layout_of(workers: Workers, execution: ExecutionConfig) -> dict[str, Any]:
-  """Return the devices, processes and execution options, which must be equal for a bit-exact resume."""
+  """Return the numbers of devices and processes and the execution options that a bit-exact resume must not change."""
   return {"devices": workers.devices, "execution": list(execution[:4]), "processes": jax.process_count()}
 
 
@@ -62,9 +62,9 @@ def describe_layout(workers: Workers, execution: ExecutionConfig, members: str =
 
 
 def cpu_devices(workers: int, processes: int = 1, members: int = 1) -> int:
-  """Return the number of CPU devices for this process: at most one per core, but enough for one worker.
+  """Return a number of CPU devices for this process with which all workers spread evenly over the devices.
 
-  The workers spread evenly over the devices of all processes.
+  It is the largest such number with at most one device per core; if none is small enough, the smallest one.
 
   Args:
     workers: number of workers in all processes.
@@ -76,12 +76,13 @@ def cpu_devices(workers: int, processes: int = 1, members: int = 1) -> int:
   return max((d for d in even if d <= cores), default=even[0])
 
 
-def check_threads(option: str, count: int) -> None:
-  """Raise OptionError if an option asks for more CPU devices than a process may have threads."""
+def check_threads(option: str, count: int, processes: int = 1) -> None:
+  """Raise OptionError if the number of CPU devices or threads set by an option reaches this machine's thread limit."""
   limits = [int(text) for file in map(Path, THREADS) if file.is_file() and (text := file.read_text().strip()).isdigit()]
   limits += [soft for soft, _ in [resource.getrlimit(resource.RLIMIT_NPROC)] if soft > 0]
-  if count >= min(limits, default=count + 1):
-    raise OptionError(option, f"below {min(limits)} (this machine's limit on threads)", count)
+  if count // processes >= min(limits, default=count + 1):
+    factor = f"{processes} processes x " * (processes > 1)
+    raise OptionError(option, f"below {min(limits) * processes} ({factor}this machine's limit on threads)", count)
 
 
 def choose_execution(workers: Workers, dense: bool, step_bytes: int) -> ExecutionConfig:
@@ -118,8 +119,8 @@ def runs_per_program(model: Model, workers: int, call_bytes: int) -> int:
 def packs(params: Tree) -> bool:
   """Return whether a server should store the parameters as one vector.
 
-  All parameters must have the same type. On CPUs the leaves must be small; on GPUs and TPUs copies are assumed to
-  be cheap.
+  It should if all parameters have the same type and, on CPUs, the leaves are small on average. On GPUs and TPUs, copies
+  are assumed to be cheap.
   """
   leaves = jax.tree.leaves(params)
   small = jax.default_backend() != "cpu" or nbytes(params) < PACKED_BYTES * len(leaves)
@@ -160,7 +161,7 @@ def compiled(lowered: jax.stages.Lowered, flags: Mapping[str, str] | None = None
       if "No such compile option" not in str(error):
         raise
       reason = str(error).partition("\n")[0]
-      warnings.warn(f"compiled without the options that overlap collectives: {reason}", stacklevel=2)
+      warnings.warn(f"compiled with default options, which may not overlap collectives: {reason}", stacklevel=2)
       return lowered.compile()
 
 

@@ -1,7 +1,7 @@
 """Hyperparameters as arguments of the compiled program, so that runs trained by one program may differ in them.
 
 As in `optax.inject_hyperparams`, the values are part of a worker's state, and the algorithm is rebuilt from them during
-tracing. Only the values passed to `inject` determine its structure (periods, delays, kinds of messages).
+tracing. Only the values passed to `inject` determine the algorithm's structure (periods, delays, kinds of messages).
 """
 
 from collections.abc import Callable, Mapping

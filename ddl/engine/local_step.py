@@ -17,8 +17,8 @@ Local = Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]  # (grads, state, params
 def gradient_of(model: Model) -> Callable[..., tuple[tuple[Any, Tree], Tree]]:
   """Return a function (params, extra, batch, key) -> ((loss, extra), grads) that averages over microbatches.
 
-  Microbatch i of k contains examples i, i + k, i + 2k, ..., so that it is spread over all devices of a worker. Its key
-  is fold_in(key, i), and it receives the `extra` (batch statistics) of the previous microbatch.
+  Microbatch i of k > 1 contains examples i, i + k, i + 2k, ..., so that it is spread over all devices of a worker. Its
+  key is fold_in(key, i), and it receives the `extra` (batch statistics) of the previous microbatch.
   """
   whole, k = jax.value_and_grad(model.loss, has_aux=True), model.microbatches
   if k == 1:
@@ -57,7 +57,7 @@ def make_local_step(model: Model, local: Local) -> Callable[[Any, Any], tuple[An
 
 
 def over_steps(step: Callable[..., Any], carry: Any, xs: Any, how: str) -> tuple[Any, Any]:
-  """Return the result of `lax.scan(step, carry, xs)`, with a scan or unrolled. how: "scan" or "unroll"."""
+  """Return the result of `lax.scan(step, carry, xs)`, from a scan or an unrolled loop. how: "scan" or "unroll"."""
   count = jax.tree.leaves(xs)[0].shape[0]
   if how == "scan" and count > 1:
     return lax.scan(step, carry, xs)

@@ -52,21 +52,21 @@ class Placement:
     return (None, *self._batch)
 
   def carry(self, shapes: Tree) -> Tree:
-    """Return the shapes of a tree [copies, ...] with shardings; copies of parameters are sharded like parameters."""
+    """Add shardings to the shapes of a tree [copies, ...]; leaves that match a parameter are sharded like it."""
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shapes)
     return placed(shapes, jax.tree.map(self.workers.split, like(one, self._shapes, self._specs)))
 
   def one_copy(self, x: jax.Array) -> jax.Array:
-    """View as a replicated array [1, ...], without a copy, an array [rows, ...] that is equal on all mesh rows."""
+    """View an array [rows, ...] that is equal on all mesh rows as a replicated array [1, ...], without a copy."""
     return _same_memory(x, 1, NamedSharding(self.workers.mesh, PartitionSpec(None, *_inside(x))))
 
   def copies(self, x: jax.Array) -> jax.Array:
-    """View as [rows, ...], without a copy, an array [1, ...] that is replicated over the mesh rows."""
+    """View an array [1, ...] that is replicated over the mesh rows as an array [rows, ...], without a copy."""
     return _same_memory(x, self.workers.rows, self.workers.split(_inside(x)))
 
 
 def find_rules(model: Model, name: str) -> Rules:
-  """Return the model's sharding rules of this name. Raises OptionError, which lists the known names."""
+  """Return the model's sharding rules of this name. Raises OptionError if it has none."""
   if name in model.rules:
     return model.rules[name]
   if name == "fsdp":
@@ -81,18 +81,18 @@ def shardings(tree: Tree) -> Tree:
 
 
 def local(tree: Tree) -> Tree:
-  """Return a copy of each array on one device of this process; if any array is sharded, return all unchanged."""
+  """Return each array as stored on one device of this process; if any array is sharded, return all unchanged."""
   whole = all(x.is_fully_replicated for x in jax.tree.leaves(tree))
   return jax.tree.map(lambda x: x.addressable_data(0), tree) if whole else tree
 
 
 def is_split(params: Tree) -> bool:
-  """Return whether parameters from `local` are sharded; programs that use them then have collectives."""
+  """Return whether parameters returned by `local` are sharded; if so, programs that use them contain collectives."""
   return isinstance(jax.tree.leaves(params)[0].sharding, NamedSharding)
 
 
 def place_like(batch: Any, params: Tree) -> Any:
-  """Place examples on the devices of parameters from `local`, sharded if the examples divide evenly among them.
+  """Place examples on the devices of parameters from `local`, sharded if they divide evenly among these devices.
 
   batch: host arrays [examples, ...], equal in all processes.
   """

@@ -75,7 +75,10 @@ class _Trace:
     self._workers = workers
 
   def __call__(self, fn: Callable[..., Tree], *marked: tuple[Tree, Tree]) -> tuple[Any, Any]:
-    """Return (shapes, marks) of the result. marked: (shapes, marks) per argument; mark True: the leaf may differ."""
+    """Return (shapes, marks) of the result of `fn`; a mark is True if its leaf may differ between workers.
+
+    marked: (shapes, marks) of each argument of `fn`.
+    """
     differing: list[Tree] = []
 
     @jax.custom_batching.custom_vmap

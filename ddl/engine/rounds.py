@@ -127,8 +127,9 @@ class Rounds:
     """Return the jitted function for calls of this kind: call(carry, batches, step, keys, clock) -> (carry, losses).
 
     The call donates the carry. batches: [workers, steps, batch, ...]; step: [] the first step; keys: [workers], as key
-    data; losses: [steps], means over the workers; clock: as in `ConditionalExchanges.run` if `kind.unit` is
-    empty, else ().
+    data; losses: [steps], means over the workers; clock: as in `ConditionalExchanges.run` if `kind.unit` is empty,
+    else ().
+
     batched: whether the call trains several runs at once: carry [workers, runs, ...], batches
     [workers, runs, steps, batch, ...], keys [workers, runs], losses [runs, steps].
     """
@@ -199,7 +200,7 @@ def over_unit(
 
   steps(carry, first, last, overlapped) -> (carry, losses) runs steps first..last-1 without exchanges; overlapped:
   whether a message is in flight. launch(i, carry) -> (message, carry), merge(i, message, carry) -> carry and
-  exchange(i, carry) -> carry run exchange i. The losses are a list of the results of `steps`.
+  exchange(i, carry) -> carry run exchange i. The returned losses are a list with one entry per call of `steps`.
   """
   in_flight = [list(slots[:count]) for slots, count in zip(carry.messages, kind.in_flight, strict=True)]
   losses, first = [], 0  # first: the first step that has not run yet

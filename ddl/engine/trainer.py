@@ -43,7 +43,7 @@ class Trainer(Protocol):
 
   @property
   def portable(self) -> bool:
-    """Return whether a trainer with another `layout` can restore a saved carry, with equal results up to rounding."""
+    """Return whether a trainer with a different `layout` can restore a carry, with results equal up to rounding."""
     ...
 
   @property
@@ -89,7 +89,7 @@ class Trainer(Protocol):
     ...
 
   def nbytes(self, call: Any) -> float:
-    """Return the bytes that a worker sends in a call and receives from a server, averaged over the workers."""
+    """Return the bytes that a worker sends in a call, plus those it receives from a server: a mean over the workers."""
     ...
 
   def seconds(self, carry: Any) -> float | None:
@@ -109,7 +109,7 @@ class Trainer(Protocol):
     ...
 
   def restored(self, saved: Tree, step: int) -> Any:
-    """Convert the carry in a checkpoint after `step` steps to a carry of this trainer."""
+    """Convert a saved carry, from a checkpoint after `step` steps, to a carry of this trainer."""
     ...
 
   def describe(self) -> str:

@@ -183,7 +183,8 @@ def make_workers(count: int, devices: int | None = None, members: int = 1) -> Wo
     members: devices per worker.
 
   Raises:
-    ValueError: if there are fewer devices, or the workers do not spread evenly over them.
+    ValueError: if `count` or `members` is below 1, too few devices are available, or the workers do not spread evenly
+      over `devices` or over the processes.
   """
   available = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
   if count < 1:
@@ -192,7 +193,9 @@ def make_workers(count: int, devices: int | None = None, members: int = 1) -> Wo
     raise OptionError("members", "at least 1", members)
   even = [d * members for d in divisors(count) if d * members % jax.process_count() == 0]
   if not even:
-    raise OptionError("workers x members", f"a multiple of the {jax.process_count()} processes", f"{count} x {members}")
+    raise OptionError(
+      "workers x members", f"a multiple of the number of processes ({jax.process_count()})", f"{count} x {members}"
+    )
   if devices is None:
     devices = max((d for d in even if d <= len(available)), default=0)
   fits = even if jax.default_backend() == "cpu" else [d for d in even if d <= len(available)]  # any number of CPUs
@@ -219,10 +222,10 @@ def on_devices(count: int, devices: Sequence[Any], members: int) -> Workers:
 
 
 class PackedGroup(Group):
-  """A group that sends means and sums as one vector per type, with the same results as those of `Group`."""
+  """A group that packs small leaves into one vector per dtype for means and sums; the results are those of `Group`."""
 
   def __init__(self, axis: AxisName, below: float = math.inf):
-    """Bind to an axis as `Group` does. below: size in bytes from which a leaf is sent unpacked, to avoid a copy."""
+    """Bind to an axis as `Group` does. below: leaves of at least this many bytes are sent unpacked, to avoid a copy."""
     super().__init__(axis)
     self.below = below
 

@@ -30,7 +30,8 @@ def load(path: str | Path, types: Mapping[str, Any], what: str) -> dict[str, np.
 
   Raises:
     FileNotFoundError: if the file does not exist.
-    ValueError: in one line, if the file is not an .npz file with these arrays.
+    ValueError: with a one-line message, if the file is not an .npz file with these arrays, or they do not fit into
+      memory.
   """
   file = files.regular(path)
   try:

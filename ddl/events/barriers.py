@@ -36,11 +36,11 @@ def fit(logs: np.ndarray, seen: np.ndarray) -> tuple[float, float]:
 
   Args:
     logs: the values x, [k].
-    seen: [k] bool, at least one True; False if the value is censored, that is, known only to exceed x.
+    seen: [k] bool, at least one True; False for a censored value, of which only a lower bound x is known.
   """
   center, scale = np.mean(logs), np.std(logs[seen])
   if not scale > 0:
-    return float(np.mean(logs[seen])), 0.0  # all values are equal
+    return float(np.mean(logs[seen])), 0.0  # all uncensored values are equal
   x = (logs - center) / scale
   count, a, b, height = np.sum(seen), 0.0, 1.0, -np.inf
   step = np.zeros(2)
@@ -107,7 +107,7 @@ def best(seconds: np.ndarray, seen: np.ndarray, *, workers: int, estimator: str)
   Args:
     seconds: [k] arrival times in past rounds, >= 0.
     seen: [k] bool; False if the time is censored because the round closed first. A fit to only the uncensored times
-      would favor fast workers.
+      would underestimate the arrival times.
     estimator: one of ESTIMATORS.
   """
   seconds = np.maximum(seconds, np.finfo(float).tiny)  # a step can be too short to change the float64 clock
@@ -120,7 +120,7 @@ def best(seconds: np.ndarray, seen: np.ndarray, *, workers: int, estimator: str)
 
 
 class Bounded(NamedTuple):
-  """A barrier at which a worker may be at most `bound` rounds ahead of `sample` other workers (None: all others)."""
+  """A barrier at which a worker may be at most `bound` rounds ahead of `sample` random others (None: of all others)."""
 
   bound: float
   sample: int | None = None
@@ -128,10 +128,10 @@ class Bounded(NamedTuple):
 
 
 class Round(NamedTuple):
-  """Arrival times of a quorum round, censored at the time when the round closed."""
+  """Arrival times of a quorum round, censored at the arrival of the last message that the round waited for."""
 
   seconds: np.ndarray  # [workers] since the start of the round
-  seen: np.ndarray  # [workers] bool; False: dropped, because it would have arrived after `seconds`
+  seen: np.ndarray  # [workers] bool; False: the message is dropped, so `seconds` is only a lower bound
 
 
 class Quorum(NamedTuple):
@@ -164,7 +164,7 @@ def psp(*, sample: NonNegativeInt, bound: NonNegativeInt, redraw: bool = False) 
   """Probabilistic synchronous parallel (arXiv 1709.07772): ssp that compares a worker with a sample of the others.
 
   The sample is drawn without replacement when a worker reaches the barrier, and is fixed while it waits. With `redraw`
-  a waiting worker draws a new sample whenever any worker finishes a round. sample = workers - 1 is ssp.
+  a waiting worker draws a new sample whenever any worker finishes a round. With sample = workers - 1, psp equals ssp.
   """
   return Bounded(bound, sample, redraw)
 
@@ -184,12 +184,12 @@ def backup(*, spare: NonNegativeInt) -> Barrier:
 
 @checked
 def cutoff(*, window: PositiveInt, estimator: str = "window") -> Barrier:
-  """Dynamic cutoff (arXiv 1803.04209): a round waits for the first c messages; c maximizes c / E[x_(c)].
+  """Dynamic cutoff (arXiv 1803.04209): a round waits for the first c messages, where c maximizes c / E[x_(c)].
 
   x_(c) is the c-th smallest of the workers' arrival times x in a round, modeled as independent and lognormal.
 
-  window: number of past rounds to which one distribution is fitted for all workers; the first `window` rounds wait for
-    all workers.
+  window: number of past rounds; one distribution is fitted to the arrival times of all workers in these rounds. The
+    first `window` rounds wait for all workers.
   estimator: "window" uses the order statistics of the fitted lognormal, "elfving" Elfving's normal approximation.
   """
   if estimator not in ESTIMATORS:
@@ -221,7 +221,7 @@ class LiveBarrier:
   """The state of a bounded barrier: the rounds finished by each worker. Not thread-safe; callers must hold a lock."""
 
   def __init__(self, barrier: Bounded, *, workers: int, seed: int, present: bool = True):
-    """Start with all workers, or with none if not `present`. A sample larger than `workers` - 1 raises OptionError."""
+    """Start with all workers if `present`, else with none. Raises OptionError for a sample above `workers` - 1."""
     if barrier.sample is not None and barrier.sample > workers - 1:
       raise OptionError("psp.sample", f"at most the number of other workers ({workers - 1})", barrier.sample)
     self._barrier, self._random = barrier, random.Random(seed)

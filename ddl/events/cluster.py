@@ -42,11 +42,11 @@ class Rule(Protocol):
 
 
 def worker_periods(algorithm: Rule, step_times: Sequence[float]) -> tuple[int, ...]:
-  """Return the number of steps in the rounds of each worker.
+  """Return each worker's number of steps per round.
 
-  step_times: mean seconds per step of each worker, in any unit.
+  step_times: mean time per step of each worker, in any unit.
 
-  Raises OptionError if `periods` of the algorithm does not return an integer from max(1, delay) to `period` per worker.
+  Raises OptionError if `algorithm.periods` does not return one integer per worker, from max(1, delay) to `period`.
   """
   if algorithm.periods is None:
     return (algorithm.period,) * len(step_times)
@@ -107,7 +107,7 @@ class VirtualCluster:
 def draw_peers(worker: np.ndarray, round_: np.ndarray, *, workers: int, arrivals: VisitOrder, seed: int) -> np.ndarray:
   """Draw each visit's peer as a pure function of (seed, worker, round): [events] int32, -1 for no peer.
 
-  Raises a one-line ValueError if the workers cannot be paired as `arrivals` requires.
+  Raises a one-line ValueError if `arrivals` is invalid or the workers cannot be paired as it requires.
   """
   peers, probability = arrivals.peers, arrivals.peer_probability
   if not 0 <= probability <= 1:

@@ -28,14 +28,14 @@ class ExchangeSeconds(NamedTuple):
 
 
 class StepTimes(NamedTuple):
-  """Times of one step, in seconds since the start of the run; `stack` adds a leading axis [steps].
+  """Times of one step, in seconds since the start of the run (except `lost`); `stack` adds a leading axis [steps].
 
   Arrays have the shape [workers], with NaN for absent workers, unless stated otherwise.
   """
 
   free: np.ndarray  # end of the previous step
   begun: np.ndarray  # start of the step, after waiting for delayed messages that do not overlap computation
-  lost: np.ndarray  # seconds lost to a death before the step computes
+  lost: np.ndarray  # duration: seconds lost to deaths before the step computes
   done: np.ndarray  # end of the step's computation
   released: np.ndarray  # end of the step, after the messages that it waits for
   launched: np.ndarray  # [delayed exchanges, 2]: (launch, arrival) of messages launched before the step; NaN: none
@@ -43,7 +43,10 @@ class StepTimes(NamedTuple):
 
 
 def finish(*, steps: int, **settings: Any) -> np.ndarray:
-  """Return the time at which the slowest worker finishes each step: seconds [steps]. Takes the arguments of `walk`."""
+  """Return the time at which the slowest worker finishes each step: seconds [steps]. Takes the arguments of `walk`.
+
+  Raises OptionError if a time overflows a float, and the errors of `walk`.
+  """
   finished = np.empty(max(steps, 0))
   with np.errstate(over="ignore"):  # checked below
     for number, step in enumerate(walk(steps=steps, **settings)):
@@ -89,7 +92,7 @@ def walk(
   they continue and wait for it that many steps later; without `overlap` they wait immediately. The workers share one
   link, which carries one message at a time. In an exchange with `hops` (peer-to-peer) each worker has its own link,
   sends when it reaches the exchange, and waits only for the messages that it receives; while any worker is absent, such
-  an exchange is timed as one among all workers. After a step the collectives of the local step come first, then the
+  an exchange is timed like one without `hops`. After a step the collectives of the local step come first, then the
   delayed messages, then the exchanges without a delay, each in the order of `exchanges`.
 
   Args:
@@ -105,7 +108,7 @@ def walk(
       which replaces the deaths.
 
   Raises:
-    ValueError: in one line, for invalid values.
+    ValueError: with a one-line message, if a value is invalid or a round does not fit into memory.
   """
   for name, value, least in (("workers", workers, 1), ("steps", steps, 0), ("round_steps", round_steps, 1)):
     if value < least:

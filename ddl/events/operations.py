@@ -56,10 +56,9 @@ def operations(algorithm: Rule, events: Events, *, workers: int, barrier: Barrie
   if blocks and not rule:
     raise OptionError("arrivals.blocks", "0 for an algorithm without a lock-free rule", blocks)
   if quorum and algorithm.read is None:
-    advice = (
-      "Use backup or cutoff only with an algorithm such as async_sgd, which starts each round from the server's reply."
-    )
-    raise OptionError("barrier", "asp, bsp, ssp or psp for an algorithm without `read`", advice=advice)
+    value = "a quorum (backup or cutoff)"
+    advice = "Use a quorum only with an algorithm that starts each round from the server's reply, such as async_sgd."
+    raise OptionError("config.barrier.name", "asp, bsp, ssp or psp for an algorithm without `read`", value, advice)
   if blocks < 0 or (quorum and blocks):
     raise OptionError("arrivals.blocks", "0 with a backup or cutoff barrier" if quorum else ">= 0", blocks)
   index = np.arange(len(events.worker))
@@ -168,7 +167,7 @@ def waves(operations: Operations, stops: Sequence[int], widest: int) -> list[lis
 
 
 def stops(operations: Operations, counts: Sequence[int]) -> list[int]:
-  """Return, for each of `counts`, the number of operations after which that many visits, in order, are finished."""
+  """Return, for each n in `counts`, the number of operations after which the first n visits are finished."""
   work = np.flatnonzero(_is_work(operations))
   ends = np.zeros(int(operations.event.max(initial=-1)) + 2, np.int64)
   np.maximum.at(ends, operations.event[work] + 1, work + 1)

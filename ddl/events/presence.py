@@ -30,8 +30,8 @@ class Segment(NamedTuple):
 class Presence(NamedTuple):
   """The workers that are present at each step.
 
-  If workers are lost and replaced before the same step, `changes` contains the step twice: first with the remaining
-  workers, then also with the replacements.
+  If workers are lost and replaced at the same step, `changes` contains this step twice: first with only the remaining
+  workers, then with the replacements as well.
   """
 
   workers: int  # total number of workers
@@ -51,18 +51,18 @@ class Presence(NamedTuple):
     return [Segment(a, b, self.at(a)) for a, b in pairwise(cuts) if a < b]
 
   def worker_steps(self, step: int) -> int:
-    """Return the number of steps of all workers together after `step` steps of the run."""
+    """Return the total number of steps that all workers have taken after `step` steps of the run."""
     return sum((segment.last - segment.first) * len(segment.ids) for segment in self.segments(0, step))
 
   def describe(self, steps: int) -> str:
-    """Describe in one line how many workers were lost and how many returned in the first `steps` steps."""
+    """Describe the first `steps` steps in one line: losses, returns and the lowest number of present workers."""
     present = [{*ids} for step, ids in self.changes if step < steps]
     losses = sum(len(a - b) for a, b in pairwise(present))
     returns = sum(len(b - a) for a, b in pairwise(present))
     lowest = min(map(len, present), default=self.workers)
     return (
       f"elastic: {losses} loss{'es' * (losses != 1)}, {returns} return{'s' * (returns != 1)}, "
-      f"lowest {lowest} of {self.workers} present"
+      f"at least {lowest} of {self.workers} present"
     )
 
 
@@ -83,7 +83,7 @@ def check(presence: Presence, round_steps: int = 1) -> None:
       condition = f"one or more increasing ids in 0..{presence.workers - 1}"
       raise OptionError(f"the workers present from step {step}", condition, list(ids))
     if step % round_steps:
-      condition = f"multiples of {round_steps} (the steps of a round)"
+      condition = f"multiples of {round_steps} (the number of steps in a round)"
       raise OptionError("the steps at which workers join or leave", condition, step)
   for (_, before), (step, after) in pairwise(presence.changes):
     if not {*before} & {*after}:
@@ -100,7 +100,10 @@ def save(path: Path, presence: Presence) -> None:
 
 
 def load(path: Path, workers: int) -> Presence:
-  """Load a membership written by `save`. Raises a one-line ValueError if it is malformed or fails `check`."""
+  """Load a membership written by `save`.
+
+  Raises FileNotFoundError for a missing file, and a one-line ValueError if it is malformed or fails `check`.
+  """
   try:
     changes = json.loads(files.regular(path).read_text(encoding="utf-8"))
     whole = [x for step, ids in changes for x in (step, *ids)]

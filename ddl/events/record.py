@@ -12,7 +12,7 @@ from ddl.events import arrays
 
 
 class Events(NamedTuple):
-  """Visits in the order in which the server finished them, as arrays [events]; times in seconds from 0.
+  """Visits in the order in which the server finished them, as arrays [events]; times in seconds since the run's start.
 
   A dropped message never arrives: `served` is when the server stopped waiting, `arrival` when the worker abandoned its
   round.
@@ -49,7 +49,7 @@ def previous(worker: np.ndarray) -> np.ndarray:
 def known(
   worker: np.ndarray, start: np.ndarray, served: np.ndarray, answered: np.ndarray, restarted: np.ndarray
 ) -> np.ndarray:
-  """Return the number of events applied to the center from which each worker round started: [events]."""
+  """Return, for each worker round, how many events had been applied to the center that it started from: [events]."""
   before = previous(worker)
   version = np.where(before < 0, 0, answered[before])
   at_start = np.minimum(
@@ -96,7 +96,7 @@ def load(path: str | Path) -> Events:
 
 
 def check(events: Events, workers: int) -> None:
-  """Raise a one-line ValueError that names the first impossible event, if there is one."""
+  """Raise a one-line ValueError if the arrays differ in length, or an event is impossible (the message names it)."""
   count = len(events.worker)
   for name, array in events._asdict().items():
     if array.shape != (count,):
@@ -112,7 +112,11 @@ def check(events: Events, workers: int) -> None:
   count_of_worker = np.where(first, -1, events.round[before]) + 1
   _refuse(events.round != count_of_worker, events.round, "round must count the worker's events from 0")
   _refuse(events.period < 1, events.period, "period must be >= 1")
-  _refuse(~first & (events.period != events.period[before]), events.period, "period must be equal in all rounds")
+  _refuse(
+    ~first & (events.period != events.period[before]),
+    events.period,
+    "period must be the same in all rounds of a worker",
+  )
   _refuse(np.diff(events.served, prepend=0.0) < 0, events.served, "served must not decrease")
   wrong = (events.answered <= np.arange(count)) | (events.answered > count)
   _refuse(wrong, events.answered, f"answered must be from the event's index + 1 to {count}")

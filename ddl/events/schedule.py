@@ -1,4 +1,4 @@
-"""Event schedules of whole asynchronous runs, computed before training: event times do not depend on parameters."""
+"""Event schedules of whole asynchronous runs, computed before training, as event times do not depend on the model."""
 
 import heapq
 from collections import deque
@@ -36,7 +36,7 @@ def make_schedule(
 
   Args:
     algorithm: a `ServerAlgorithm`.
-    steps: the average number of steps per worker, at least 1.
+    steps: the average number of steps per worker, enough for at least one exchange.
     times: step times and deaths of the same number of workers, from `ddl.events.times`.
     barrier: when a worker may start its next round, from `ddl.events.barriers`.
     message_seconds: seconds of a message to or from the server: a number, or a function of the worker.
@@ -44,7 +44,7 @@ def make_schedule(
     seed: seed of the peers, the barrier's samples and the order of lock-free blocks; the times have their own seed.
 
   Raises:
-    ValueError: in one line, for values that are invalid or inconsistent.
+    ValueError: with a one-line message, for values that are invalid or inconsistent.
   """
   num_visits = visits(algorithm, workers, steps)
   if num_visits < 1:
@@ -66,8 +66,8 @@ def make_schedule(
 def visits(algorithm: Rule, workers: int, step: int) -> int:
   """Return the number of visits after which the workers have finished `step` steps on average.
 
-  With a delay each worker makes one additional visit before its first step. If the workers have different periods, this
-  is the number of visits after rounds of `period` steps each; `visits_until` returns that of a schedule.
+  With a delay each worker makes one additional visit before its first step. The result assumes that all rounds have
+  `period` steps; if workers have different periods, use `visits_until`, which counts the visits of a schedule.
   """
   return step * workers // algorithm.period + (workers if algorithm.delay and step else 0)
 
@@ -75,24 +75,27 @@ def visits(algorithm: Rule, workers: int, step: int) -> int:
 def visits_until(algorithm: Rule, events: Events, workers: int, step: int) -> int:
   """Return the number of visits of a schedule after which the workers have finished `step` steps on average.
 
-  If workers have different periods, fewer than `period` of the steps may be missing. Threads, which cannot know the
-  next visit, stop and evaluate by the same rule.
+  If workers have different periods, this is the first visit after which the steps of all finished rounds, divided by
+  `period` and rounded up, reach `visits(algorithm, workers, step)`. Runs in real time stop and evaluate by the same
+  rule, which does not depend on later visits.
 
-  Raises OptionError beyond the schedule's end.
+  Raises OptionError if the schedule has too few visits.
   """
   nominal, scheduled = visits(algorithm, workers, step), len(events.worker)
   before = np.cumsum(events.period, dtype=np.int64) <= (nominal - 1) * algorithm.period
   count = int(before.sum()) + 1 if nominal else 0
   if count > scheduled:
-    raise OptionError("the number of visits of the schedule", f"at least {nominal} for step {step}", scheduled)
+    raise OptionError(
+      "the number of visits of the schedule", f"at least {max(nominal, count)} for step {step}", scheduled
+    )
   return count
 
 
 def check_schedule(algorithm: Rule, events: Events, operations: Operations, workers: int) -> None:
   """Raise a one-line ValueError if a schedule does not fit the algorithm or the number of workers.
 
-  Each visit has a peer with probability `peer_probability`. A schedule in which no visit has a peer is invalid if the
-  probability of such a schedule is below 1e-9.
+  If the algorithm has peers, each visit has one with probability `peer_probability`. A schedule without any peer is
+  then invalid if its probability is below 1e-9.
   """
   count = max(operations.workers, int(events.worker.max(initial=-1)) + 1, int(events.peer.max(initial=-1)) + 1)
   if count != workers:
@@ -103,20 +106,20 @@ def check_schedule(algorithm: Rule, events: Events, operations: Operations, work
     raise OptionError("the periods of the schedule", condition, np.unique(events.period).tolist())
   peers, chance = algorithm.arrivals.peers, algorithm.arrivals.peer_probability
   if peers != "none" and not (events.peer >= 0).any() and (1 - chance) ** len(events.peer) < 1e-9:
-    advice = f"In this algorithm a visit has a peer with probability {chance:g}."
-    raise OptionError("the schedule", f"one with {peers} peers", "one without peers", advice)
+    advice = f"Replay a run of a gossip algorithm, because a visit has a peer with probability {chance:g}."
+    raise OptionError("the schedule", "one in which workers exchange with peers", "one without peers", advice)
 
 
 def schedule(cluster: VirtualCluster, arrivals: VisitOrder, *, num_visits: int, barrier: Barrier, seed: int) -> Events:
   """Simulate events until `num_visits` visits are served, as a pure function of the arguments (see `make_schedule`).
 
-  With delay 0 a round is: period steps, message, queue, service, reply, barrier. With delay d: the request leaves at
+  With delay 0 a round is: period steps, message, queue, service, barrier, reply. With delay d: the request leaves at
   the start, the worker waits for the reply after d steps, computes period - d more steps, and reaches the barrier.
   Quorum barriers produce whole rounds, and dropped messages count as visits. Workers that still wait at a barrier are
   released at the end. The result passes `record.check`.
 
   Raises:
-    ValueError: in one line, for values that are invalid or inconsistent.
+    ValueError: with a one-line message, for values that are invalid or inconsistent.
   """
   workers = cluster.workers
   if num_visits < 1:
@@ -133,26 +136,31 @@ def schedule(cluster: VirtualCluster, arrivals: VisitOrder, *, num_visits: int, 
       rows = quorum_rounds(cluster, barrier, num_visits=num_visits)
     elif arrivals.order == "round_robin":
       if barrier.bound != np.inf:
-        raise OptionError("barrier", "asp with round-robin arrivals")
+        bound = f"a barrier with bound {barrier.bound:g}"
+        raise OptionError("config.barrier.name", "asp if workers arrive in round-robin order", bound)
       rows = round_robin(cluster, num_visits=num_visits)
     else:
       rows = first_come(cluster, barrier, num_visits=num_visits, seed=seed, lock_free=arrivals.blocks > 0)
   events = make_events(rows, quorum=isinstance(barrier, Quorum))
   if not np.isfinite(events.released).all():
-    raise ValueError("the seconds of steps, messages and services must be smaller. Their sum overflows a float.")
+    raise ValueError(
+      "the total time of steps, messages and services must be a finite float, got an overflow. "
+      "Decrease the step times, config.network.message_seconds or config.network.service_seconds."
+    )
   return events._replace(peer=draw_peers(events.worker, events.round, workers=workers, arrivals=arrivals, seed=seed))
 
 
 def _check_quorum(delay: int, arrivals: VisitOrder) -> None:
   conflicts = {
-    f"delay {delay}": delay,
-    f"{arrivals.peers} peers": arrivals.peers != "none",
-    "round-robin arrivals": arrivals.order == "round_robin",
+    f"a delay of {delay}": delay,
+    "exchanges between peers": arrivals.peers != "none",
+    "visits in round-robin order": arrivals.order == "round_robin",
     "a lock-free server": arrivals.blocks,
   }
   for conflict, present in conflicts.items():
     if present:
-      raise OptionError("barrier", f"asp, bsp, ssp or psp with {conflict}")
+      condition = f"one of asp, bsp, ssp, psp with {conflict}"
+      raise OptionError("config.barrier.name", condition, "a barrier that waits for a quorum (backup or cutoff)")
 
 
 def first_come(
@@ -161,8 +169,8 @@ def first_come(
   """Simulate a server that serves requests in order of arrival until `num_visits` visits are served.
 
   Simultaneous events are ordered by worker. With delay 0 the barrier is at the server, which replies when the worker
-  may continue: a round is finished when it is served. With a delay the worker reaches the barrier after the last step
-  of its round. The barrier's own messages cost nothing.
+  may continue: a round is finished when its request has been served. With a delay the worker reaches the barrier after
+  the last step of its round. The barrier's own messages take no time.
 
   lock_free: whether the server serves visits concurrently, without a queue.
   """
@@ -223,7 +231,7 @@ def first_come(
 
 
 def round_robin(cluster: VirtualCluster, *, num_visits: int) -> list[VisitRow]:
-  """Simulate round-robin arrivals: worker t mod p makes visit t, in a round that starts when the previous one ends."""
+  """Simulate round-robin arrivals: worker t mod p makes visit t, and its round starts when that of visit t - 1 ends."""
   rows: list[VisitRow] = []
   time = 0.0
   for index in range(num_visits):
@@ -239,16 +247,16 @@ def round_robin(cluster: VirtualCluster, *, num_visits: int) -> list[VisitRow]:
 
 
 def quorum_rounds(cluster: VirtualCluster, barrier: Quorum, *, num_visits: int) -> list[VisitRow]:
-  """Simulate whole quorum rounds until there are `num_visits` worker rounds, including dropped ones.
+  """Simulate whole quorum rounds until there are at least `num_visits` worker rounds, including dropped ones.
 
   Messages are served in order of arrival. Once the last message that a quorum round waits for has been served, the
   reply is sent to all workers. Workers that are still computing abandon their work when they receive it, so a death
-  scheduled later in that work does not occur. A worker that is down misses quorum rounds; `restarted` marks the first
-  round after that in which it is served.
+  scheduled later in that work does not occur. `restarted` marks the first round in which a worker is served after it
+  has died.
   """
   everyone = range(cluster.workers)
   free = [0.0] * cluster.workers  # when each worker may start a round
-  died = [False] * cluster.workers  # whether it has died since it was last served
+  died = [False] * cluster.workers  # whether the worker has died since it was last served
   rows: list[VisitRow] = []
   past: list[Round] = []
   closed = 0.0

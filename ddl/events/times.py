@@ -1,9 +1,10 @@
 """Step times of workers: named distributions, stragglers and deaths, each a function of (seed, worker, step).
 
 The keyword-only arguments of a factory are its settings. All factories share these settings:
-  slow: a multiplier of the step time per worker, () for none
+  slow: a multiplier of the step time for each worker; () for none
   straggler_rate, straggler_factor, straggler_steps: at each step a worker becomes a straggler with probability
-    straggler_rate: it is straggler_factor times slower, for a geometric number of steps with mean straggler_steps
+    straggler_rate: it is straggler_factor times slower for a geometrically distributed number of steps with mean
+    straggler_steps
   death_rate, down_seconds: at each step a worker dies with probability death_rate, restarts down_seconds later, and
     repeats its round from the last exchange, without dying at that step again
 Stragglers and deaths are drawn by worker and step, so that they are the same for algorithms with different periods.
@@ -87,9 +88,10 @@ class Times:
     death_rate: Fraction = 0.0,
     down_seconds: Seconds = 0.0,
   ):
-    """Add the shared settings to `plain` step times. Raises ValueError if `slow` does not have one entry per worker."""
+    """Add shared settings to `plain` step times. Raises ValueError if `slow` has neither 0 nor `workers` entries."""
     if slow and len(slow) != workers:
-      raise ValueError(f"times.slow must be empty or have one multiplier per worker ({workers}), got {len(slow)}.")
+      condition = f"empty or have one multiplier per worker ({workers})"
+      raise ValueError(f"config.times.slow must be {condition}, got {len(slow)}.")
     self._plain, means = plain if isinstance(plain, tuple) else (plain, (1.0,) * workers)
     self._slow, self.workers = tuple(map(float, slow)) or (1.0,) * workers, workers
     self.means = tuple(mean * factor for mean, factor in zip(means, self._slow, strict=True))  # up to a common factor
@@ -100,7 +102,7 @@ class Times:
     self._straggles = [np.zeros(0, bool) for _ in range(workers)]  # a Markov chain, extended on demand from step 0
 
   def steps(self, worker: int, first: int, count: int) -> np.ndarray:
-    """Return the seconds of steps first, ..., first + count - 1: [count]."""
+    """Return the durations, in seconds, of steps first, ..., first + count - 1: [count]."""
     seconds = self._plain(worker, first, count)
     if not self._rate:
       return seconds * self._slow[worker]
@@ -137,14 +139,14 @@ def markov_chain(starts: np.ndarray, stops: np.ndarray, state: bool) -> np.ndarr
 
 
 def not_negative(name: str, value: float) -> float:
-  """Return the value, or raise OptionError unless it is a finite number >= 0."""
+  """Return the value; raise OptionError unless it is finite and >= 0."""
   if not (np.isfinite(value) and value >= 0):
     raise OptionError(name, "a finite number >= 0", f"{value:g}")
   return value
 
 
 def _step_times(factory: Callable[..., Plain]) -> Callable[..., Times]:
-  """Convert a factory of plain step times to a factory of `Times` with the specific and the shared settings."""
+  """Convert a factory of plain step times to a factory of `Times` that also takes the shared settings."""
   specific, shared = (inspect.signature(function).parameters for function in (factory, Times))
   parameters = {key: x for key, x in {**specific, **shared}.items() if x.kind is x.KEYWORD_ONLY}
   signature = inspect.Signature([*parameters.values()])
@@ -201,7 +203,7 @@ def trace(*, workers: PositiveInt, path: str) -> Plain:
 
   def plain(worker: int, first: int, count: int) -> np.ndarray:
     if first + count > len(table):
-      condition = f"at least {first + count} (the number of steps of worker {worker})"
+      condition = f"at least {first + count} (one per step of worker {worker})"
       raise OptionError(f"the number of rows of {path}", condition, len(table))
     return table[first : first + count, worker]
 
@@ -211,7 +213,7 @@ def trace(*, workers: PositiveInt, path: str) -> Plain:
 def _square(jitter: float) -> float:
   """Return jitter^2, the variance divided by the squared mean; raise ValueError if it underflows."""
   if jitter and jitter**2 < sys.float_info.min:
-    raise ValueError(f"times.jitter must be 0 or >= 1.5e-154, got {jitter:g}.")
+    raise ValueError(f"config.times.jitter must be 0 or >= 1.5e-154, got {jitter:g}.")
   return jitter**2
 
 
@@ -230,7 +232,7 @@ def _read(path: str) -> np.ndarray:
     reason = next(iter(str(error).splitlines()), type(error).__name__)
     raise ValueError(f"{path} is not a table of step seconds: {reason}") from error
   if table.ndim != 2 or not table.size:
-    raise OptionError(f"the shape of {path}", "[steps, workers]", list(table.shape))
+    raise OptionError(f"the shape of {path}", "[steps, workers] with at least one of each", list(table.shape))
   if not (np.isfinite(table) & (table > 0)).all():
     row, column = np.argwhere(~(np.isfinite(table) & (table > 0)))[0]
     raise OptionError(f"row {row}, column {column} of {path}", "a finite number > 0", f"{table[row, column]:g}")

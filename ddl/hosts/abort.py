@@ -44,10 +44,10 @@ def format_exit(line: Callable[[str, int], str]) -> None:
 
 
 def exit_process(code: int, text: str = "") -> None:
-  """Print `text`, if any; with several processes, exit at once, because an ordinary exit would wait for all others.
+  """Print `text`, if any; with several processes, then exit with `code` without waiting for the others.
 
-  With one process, return after printing. If another thread is already reporting an error, print nothing and wait until
-  it ends this process.
+  An ordinary exit would wait, so this function calls `os._exit`. With one process, return after printing. If another
+  thread is already reporting an error, print nothing and wait until that thread ends this process.
   """
   joined = jax.distributed.is_initialized()
   if joined:
@@ -62,14 +62,14 @@ def exit_process(code: int, text: str = "") -> None:
 
 
 def is_loss(error: BaseException) -> bool:
-  """Return whether an error comes from a failed collective of several processes."""
+  """Return whether an error comes from a failed collective or barrier of several processes."""
   failed = isinstance(error, (ValueError, RuntimeError)) and bool(COLLECTIVE.search(str(error)))
   failed |= isinstance(error, TimeoutError) and "barrier" in str(error)  # of orbax, while it writes a checkpoint
   return jax.distributed.is_initialized() and failed
 
 
 def exit_for_loss(error: BaseException) -> NoReturn:
-  """Exit with one line after a collective failed; the line names the lost process if JAX detects the loss in time."""
+  """Exit with one line after a failed collective; the line names the lost process if JAX detects the loss in time."""
   time.sleep(GRACE)
   reason = str(error).strip().partition("\n")[0].rpartition("] ")[2]  # Gloo: [pair.cc:538] Read error [ADDRESS]: WHY
   _exit(f"another process exited or cannot be reached ({reason})", 1)

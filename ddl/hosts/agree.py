@@ -16,7 +16,7 @@ def exchange(text: str) -> list[str]:
     return [text]
   data = np.frombuffer(text.encode(), np.uint8)
   sizes = np.ravel(multihost_utils.process_allgather(np.int32(data.size)))
-  padded = np.zeros(1 << int(sizes.max()).bit_length(), np.uint8)  # a power of two, as each size is compiled
+  padded = np.zeros(1 << int(sizes.max()).bit_length(), np.uint8)  # a power of two, to limit the sizes to compile
   padded[: data.size] = data
   rows = multihost_utils.process_allgather(padded)
   return [row[:size].tobytes().decode() for row, size in zip(rows, sizes, strict=True)]
@@ -34,7 +34,7 @@ def share(tree: Any, like: Any) -> Any:
 
 
 class Vote:
-  """Votes of all processes on whether to stop, without waiting for the devices."""
+  """Votes of all processes on whether to stop; except on CPUs, casting a vote does not wait for the devices."""
 
   def __init__(self) -> None:
     """Define the program that counts votes, if there are several processes."""

@@ -33,7 +33,9 @@ def join(join_timeout: float, peer_timeout: float) -> None:
     peer_timeout: seconds without a heartbeat after which a process counts as lost.
 
   Raises:
-    ValueError: if the address cannot be used, or the processes differ in num_processes.
+    ValueError: if the address cannot be used, the processes differ in num_processes or in their number of devices, or
+      joining fails for another reason.
+    RuntimeError: if a collective fails because a connection is lost.
   """
   follow_launcher()
   me = member()
@@ -118,7 +120,7 @@ def _explain(log: str, me: ProcessInfo, join_timeout: float, peer_timeout: float
 
 
 def _unreached(me: ProcessInfo) -> str:
-  """Return why this process cannot reach process 0, for the end of a message, or "" if it can."""
+  """Return a clause that states why this process cannot reach process 0; "" if it can, or has no address of it."""
   if me.rank == 0 or not me.coordinator:
     return ""
   try:

@@ -16,13 +16,13 @@ from ddl.hosts.abort import print_error
 from ddl.hosts.process_info import JOINED, ProcessInfo, member
 
 LAUNCHER = "DDL_LAUNCHER"  # environment variable: the PID of the launcher with which this process must exit
-SAVING = 15.0  # seconds from SIGTERM to SIGKILL, in which a run can be saved
+SAVING = 15.0  # maximum seconds from SIGTERM to the end of the process, in which a run can be saved
 POLL = 0.5  # seconds between checks of whether the launcher exists
 FAILING = 3.0  # seconds in which the others can report errors after a process has failed, see `exit_process`
 
 
 def follow_launcher() -> None:
-  """Stop this process when its launcher exits, even within a C call; do nothing without a launcher.
+  """Stop this process when its launcher exits, even if it is in a C call; do nothing without a launcher.
 
   Removes LAUNCHER from the environment, so that this process's children do not inherit it.
   """
@@ -52,13 +52,13 @@ def command_line() -> list[str]:
 
 
 def launch(count: int, command: Sequence[str]) -> int:
-  """Run `command` in `count` processes on this machine, which join on a loopback port; return the exit code.
+  """Run `command` in `count` local processes that join on a loopback port; return the exit code.
 
   If this process is itself one of several, it starts a single child, which has the rank of this process.
 
-  If a child fails, the others are stopped, and its exit code is returned. SIGTERM and Ctrl-C are forwarded to the
-  children; if a child then fails, the exit code is 128 + the signal's number. Only the first child writes to stdout.
-  The stderr of the others is printed at the end, with their rank as a prefix, such as `[1] ...`.
+  If a child fails, the others are stopped, and the exit code is that of the failed child. SIGTERM and Ctrl-C are
+  forwarded to the children; if a child then fails, the exit code is 128 + the signal's number. Only the first child
+  writes to stdout. The stderr of each other child is printed at the end, with its rank before each line (`[1] ...`).
   """
   infos, children, signals = _infos(count), list[subprocess.Popen[bytes]](), list[int]()
   outputs = [tempfile.TemporaryFile("w+", errors="replace") for _ in infos[1:]]  # noqa: SIM115 (closed below)

@@ -16,7 +16,7 @@ SINGLE = "num_processes=1 for a run of one process"
 
 
 class ProcessInfo(NamedTuple):
-  """A process's rank in its group, and how to join it."""
+  """A process's rank in its group, and how to join the group."""
 
   rank: int = 0
   count: int = 1
@@ -79,7 +79,7 @@ def check_address(text: str) -> tuple[str, int]:
 
 
 def host_port(host: str, port: int) -> str:
-  """Join host and port to HOST:PORT, with an IPv6 address in brackets."""
+  """Join a host and a port into HOST:PORT, with an IPv6 address in brackets."""
   return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -146,9 +146,9 @@ def _number(name: str, cluster: str) -> int:
 
 
 def _open_mpi_coordinator(me: ProcessInfo) -> str:
-  """Return a coordinator for Open MPI 5 on one host, where JAX cannot detect it; "" where JAX can.
+  """Return HOST:PORT for the coordinator under Open MPI 5, where JAX cannot detect it; otherwise "".
 
-  Raises OptionError for Open MPI 5 on several hosts.
+  Raises OptionError for Open MPI 5 if the processes are on several hosts.
   """
   env = os.environ
   if me.cluster != "Open MPI" or "OMPI_MCA_orte_hnp_uri" in env:

@@ -44,9 +44,9 @@ SECTIONS = {  # section -> description, in the order of the config
   "data": "data set",
   "partition": "how examples are split among workers",
   "optimizer": "optimizer of each worker, with its learning_rate",
-  "schedule": "learning rate over the steps",
-  "outer_schedule": "outer learning rate over the outer steps, of algorithms that have one",
-  "period_schedule": "local steps per round over the rounds, of algorithms whose period may vary",
+  "schedule": "learning rate as a function of the step",
+  "outer_schedule": "outer learning rate as a function of the outer step, for algorithms that have one",
+  "period_schedule": "local steps per round as a function of the round, for algorithms whose period may vary",
   "times": "step times of the workers in virtual time",
   "barrier": "when workers of a server algorithm wait for slower ones",
   "network": 'message times in virtual time, such as {"message_seconds": 0.01}',
@@ -55,8 +55,8 @@ SECTIONS = {  # section -> description, in the order of the config
 SECTIONS_AND_SETTINGS = """\
 Sections and settings, with their defaults if `config` does not set them. Each section from algorithm to barrier is a
 name, {"name": ..., key: value} or a custom function; `python run.py list` prints algorithms, models and data sets.
-`data` may also be arrays, (x, y) or (x, y, x_test, y_test), a data set of Hugging Face or a `ddl.Data`, and `optimizer`
-an `optax.GradientTransformation`."""
+`data` may also be arrays, (x, y) or (x, y, x_test, y_test), a data set of Hugging Face or a `ddl.Data`. `optimizer` may
+also be an `optax.GradientTransformation`."""
 
 
 def _list_settings(function: Function) -> Function:
@@ -98,7 +98,7 @@ def train(
   Raises:
     ValueError: for an invalid config, options or folder; its subclass `Diverged` if a loss, metric or parameter is not
       finite.
-    Stopped: after Ctrl-C; the run has been saved and can be resumed, except on threads.
+    Stopped: after SIGTERM or Ctrl-C; the run has been saved and can be resumed, except with runtime="threads".
   """
   with _prepared("train", config, changes, workdir, options) as (resolved, options, _):
     experiment = Experiment.from_config(resolved)
@@ -129,13 +129,13 @@ def compare(
   """Compare algorithms over several seeds with equal budgets of examples, write the report and return the results.
 
   Args:
-    config: see `train`; its section `compare` sets the defaults of algorithms, seeds, target, metric and grid.
+    config: see `train`; its section `compare` sets the defaults of the arguments from `algorithms` to `grid`.
     algorithms: a list of names; or label -> algorithm, as a name, {"name": ..., key: value} or a function; or label ->
       changed sections, as in {"slow": {"algorithm": "easgd", "optimizer": {"learning_rate": 0.05}}}.
     seeds: seeds to train each label with; a number n means the seeds 0 to n - 1.
     target: value of the test metric that runs should reach: a minimum accuracy, or a maximum loss or perplexity.
-    metric: "accuracy", "loss", "perplexity" or another metric of the model, after the name of a further test set (as in
-      "noisy_accuracy"); default: accuracy if the model defines it, else loss.
+    metric: "accuracy", "loss", "perplexity" or another metric of the model. To select a further test set, put its name
+      in front, as in "noisy_accuracy". Default: accuracy if the model defines it, else loss.
     mode: "max" or "min": whether higher or lower values of a user-defined metric are better.
     stop_at_target: whether to end a run at the first evaluation that meets the target; then the costs to the target are
       compared, but not the final metrics.
@@ -241,7 +241,8 @@ def _prepared(
 ) -> Iterator[tuple[Config, RunOptions, Mapping[str, Any]]]:
   """Yield the (config, options, recorded options) of a call of `ddl.train`, `compare` or `sweep`.
 
-  A resume without `config` and `changes` uses the recorded config and options; otherwise the recorded options are {}.
+  A resume with neither `config` nor `changes` uses the recorded config and options; otherwise the recorded options
+  are {}.
   """
   check_path("workdir", workdir)
   options = RunOptions() if options is None else options
@@ -280,7 +281,7 @@ def _names(argument: str, value: Any) -> Sequence[str]:
 def _hooked(options: RunOptions, hooks: Any, *more: Hook) -> RunOptions:
   """Return the options with `hooks` and `more` added.
 
-  If other processes run them, `hooks` become import paths FILE.py:NAME or MODULE:NAME.
+  If other processes run the hooks, `hooks` (not `more`) are replaced by their addresses, FILE.py:NAME or MODULE:NAME.
   """
   if not isinstance(hooks, Sequence) or not all(map(callable, hooks)):
     raise OptionError("hooks", "a list of functions that take a ddl.StepInfo", repr(hooks))

@@ -71,7 +71,7 @@ class Run(Described):
   """A complete or stopped run, with the model of its last step or checkpoint."""
 
   folder: Path
-  trust_code: bool = False  # whether to import user-defined files inside the folder, or changed since the run
+  trust_code: bool = False  # whether to import user-defined files that are in the folder or have changed since the run
 
   def _text(self) -> str:
     """Describe the experiment and the last evaluation."""
@@ -122,12 +122,12 @@ class Run(Described):
 
   @cached_property
   def best(self) -> checkpoints.SavedModel:
-    """The model with the best test metric of a run with `keep_best`: its step, params and extra, on the host."""
+    """The saved model with the best test metric (step, params and extra, on the host); the run must set `keep_best`."""
     return checkpoints.load(self.folder / run_dir.BEST, self.model)
 
   @cached_property
   def average(self) -> checkpoints.SavedModel:
-    """The model with averaged parameters of a run with `config.ema`: its step, params and extra, on the host."""
+    """The saved model with averaged parameters (step, params and extra, on the host); the run must set `config.ema`."""
     return checkpoints.load(self.folder / run_dir.AVERAGE, self.model)
 
   @property
@@ -146,17 +146,18 @@ class Run(Described):
     return self._saved.extra
 
   def evaluate(self, model: checkpoints.SavedModel | None = None, *, source: Source | None = None) -> dict[str, float]:
-    """Return the mean "loss" of a model, its "accuracy" if defined, and for a language model its "perplexity".
+    """Return a model's mean metrics: "loss", "accuracy" if defined, "perplexity" of a language model, and any others.
 
     Args:
       model: `best` or `average`; by default the saved model at the end of the run.
-      source: the examples to evaluate; by default all test sets.
+      source: the examples to evaluate; by default all test sets. Metrics of further test sets begin with a set's name.
 
-    Raises OptionError if `model` is not a saved model.
+    Raises:
+      OptionError: if `model` is not a saved model.
     """
     saved = self._saved if model is None else model
     if not isinstance(saved, checkpoints.SavedModel):
-      advice = "Pass other examples as source=."
+      advice = "To evaluate on other examples, pass them as source."
       raise OptionError("model", "a saved model, such as run.best", type(model).__name__, advice)
     params, extra = jax.tree.map(jnp.asarray, (saved.params, saved.extra))
     more = {} if source else self.data.tests
@@ -302,7 +303,7 @@ def load(folder: str | Path, *, trust_code: bool = False) -> Run | Compared | Sw
   if text := library_resume.unfinished(path):
     raise ValueError(text)
   run, comparison = f"a run ({run_dir.CONFIG})", f"a comparison ({run_dir.COMPARISON})"
-  raise ValueError(f"{path} must contain {run}, {comparison} or a sweep ({run_dir.TUNED})")
+  raise ValueError(f"{path} must contain {run}, {comparison} or a sweep ({run_dir.STUDY} and {run_dir.TUNED})")
 
 
 def check_path(argument: str, value: Any) -> None:

@@ -34,7 +34,7 @@ def record(
   command: str, config: Config, options: RunOptions, arguments: Sequence[str] = (), *,
   only: Sequence[str] = (), cluster: Sequence[str] = (), tuned: str | Path = "",
 ) -> dict[str, Any]:  # fmt: skip
-  """Return the record of a command or call as JSON; its `tuned` and `replay` name the copies in the folder."""
+  """Return the record of a command or call as a JSON object; its `tuned` and `replay` name the copies in the folder."""
   values = {name: value for name, value in options.changed().items() if name not in UNRECORDED}
   if options.init_from:
     values["init_from"] = str(files.local(options.init_from).absolute())
@@ -48,7 +48,8 @@ def record(
 def read(command: str, options: RunOptions) -> ResumeRecord:
   """Read the record of the folder that a command resumes.
 
-  Raises ValueError if the folder does not exist, has no record, or was written by another command.
+  Raises ValueError if the folder does not exist or was written by another command, or if its record is missing or
+  damaged.
   """
   folder = workdir(command, options)
   file = folder / run_dir.EXPERIMENT
@@ -57,10 +58,12 @@ def read(command: str, options: RunOptions) -> ResumeRecord:
   content = files.read_json(file, ADVICE)
   written_by, config, values = (content.get(key) for key in ("command", "config", "options"))
   if written_by in ALL and written_by != command:
-    raise ValueError(f"{folder} was written by {written_by} and cannot be resumed by {command}; use {written_by}")
+    raise ValueError(
+      f"{folder} was written by {written_by} and cannot be resumed by {command}. Resume it with {written_by}."
+    )
   arguments = content.get("arguments", [])
   if not isinstance(config, dict) or not isinstance(values, dict) or not isinstance(arguments, list):
-    raise _damaged(file, "it has no config or options")
+    raise _damaged(file, "its config, options or arguments are missing or malformed")
   values = {name: value for name, value in values.items() if name not in UNRECORDED}
   values |= {name: str(folder / values[name]) for name in ("tuned", "replay") if values.get(name)}
   try:
@@ -75,7 +78,10 @@ def _damaged(file: Path, why: object) -> ValueError:
 
 
 def allowed_code(recorded: ResumeRecord | None, options: RunOptions) -> contextlib.AbstractContextManager[None]:
-  """Return a context manager that restricts the user-defined code a resumed run may import; see `inputs`."""
+  """Return a context manager that restricts the user-defined code that a resumed run may import.
+
+  See `ddl.run.inputs.allowed_code`.
+  """
   if not recorded:
     return contextlib.nullcontext()
   return inputs.allowed_code(recorded.folder, options.trust_code, options.allow_changed_inputs)
@@ -109,6 +115,6 @@ def unfinished(path: Path) -> str:
     return ""
   what, result = ("a sweep", run_dir.TUNED) if command == "sweep" else ("a comparison", run_dir.COMPARISON)
   call = f"ddl.{command}(workdir={str(path)!r}, options=ddl.RunOptions(resume=True))"
-  text = f"{path} contains {what} that is not finished (no {result}); "
-  text += f"resume it with `{resume_command(command, path)}` or {call}"
-  return text + (f"; complete runs, such as {complete[0]}, can be loaded" if complete else "")
+  text = f"{path} contains {what} that is not finished (it has no {result}). "
+  text += f"Resume it with `{resume_command(command, path)}` or {call}"
+  return text + (f"; complete runs, such as {complete[0]}, can already be loaded." if complete else ".")

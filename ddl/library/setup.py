@@ -20,15 +20,15 @@ from ddl.run.build import Components
 class Setup:
   """The objects of one run, from `ddl.build`.
 
-  With a collective algorithm, all workers are at the same step. With a server or peers, a step counts each worker's own
+  With a collective algorithm, all workers are at the same step. With a server algorithm, each worker counts its own
   steps.
   """
 
   components: Components
-  _feeds: dict[int | None, Feed] = field(default_factory=dict, init=False)  # by worker, as a stream has a position
+  _feeds: dict[int | None, Feed] = field(default_factory=dict, init=False)  # by `worker`; each has its own position
 
   def __repr__(self) -> str:
-    """Return the names of algorithm, model and data, and the seed."""
+    """Return the names of algorithm, model and data, the number of workers and the seed."""
     experiment = self.experiment
     names = f"{experiment.label}, {experiment.model.short_name} on {experiment.data.short_name}"
     return f"Setup({names}, workers={experiment.workers}, seed={experiment.seed})"
@@ -50,7 +50,7 @@ class Setup:
 
   @property
   def algorithm(self) -> Algorithm | ServerAlgorithm:
-    """The algorithm with its inner optimizer. The `init` of a collective one ignores its key and uses the run's."""
+    """The algorithm with its inner optimizer. If collective, its `init` ignores the key argument and uses the run's."""
     algorithm, key = self.components.algorithm, initial_key(self.experiment.seed)
     if isinstance(algorithm, ServerAlgorithm):
       return algorithm
@@ -58,7 +58,7 @@ class Setup:
 
   @property
   def optimizer(self) -> optax.GradientTransformation:
-    """The inner optimizer, with its learning-rate schedule and its mask of weight decay."""
+    """The inner optimizer, with its learning-rate schedule and weight-decay mask."""
     return self.experiment.make_optimizer()
 
   @property
@@ -72,7 +72,7 @@ class Setup:
     return jax.jit(self.model.init)(initial_key(self.experiment.seed))
 
   def batch(self, step: int, worker: int | None = None) -> dict[str, np.ndarray]:
-    """Return the training batch of a step: [batch, ...] of a worker, or [workers, batch, ...] of all.
+    """Return the training batch of a step: [batch, ...] for one worker, or [workers, batch, ...] if `worker` is None.
 
     For a streamed training set, call it with the steps 0, 1, 2, ... for each value of `worker`.
     """
@@ -85,9 +85,9 @@ class Setup:
     return {name: x[:, 0] if worker is None else x[0, 0] for name, x in examples.items()}
 
   def key(self, step: Any, worker: Any = None) -> jax.Array:
-    """Return the key that a worker passes to `model.loss` in a step, [], or those of all workers, [workers].
+    """Return a worker's key for `model.loss` in a step, or the keys of all workers, [workers], if `worker` is None.
 
-    Both arguments may be traced, such as `jax.lax.axis_index`.
+    Both arguments may be traced values, such as the result of `jax.lax.axis_index`.
     """
     key = training_key(self.experiment.seed)
     if worker is not None:

@@ -42,7 +42,7 @@ _matmul.defvjp(lambda x, kernel: (x @ kernel, (x, kernel)), _matmul_backward)
 def convolve(x: jax.Array, kernel: jax.Array, strides: tuple[int, ...], padding: str, **kwargs: Any) -> jax.Array:
   """Convolve x [batch, h, w, in] with kernel [kh, kw, in, out]; for `nn.Conv(conv_general_dilated=...)`.
 
-  Only "SAME" padding is supported (else ValueError). With any stride, the first window is centered on pixel 0, as with
+  Only "SAME" padding is supported (else ValueError). For every stride, the first window is centered on pixel 0, as for
   stride 1 and in He et al. XLA:CPU has a fast kernel only for plain forward convolutions, and converts gradients to
   that form only outside loops: the weight gradient of LeNet's second layer takes 1.6 ms, but 79 ms in a scan. Here both
   gradients are forward convolutions, and vmap over workers runs one convolution per worker instead of a grouped one.

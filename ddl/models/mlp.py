@@ -48,28 +48,31 @@ def linear(meta: Mapping[str, Any]) -> Model:
 def mlp(meta: Mapping[str, Any], *, hidden: tuple[PositiveInt, ...] = (64, 64), dropout: Fraction = 0.0) -> Model:
   """Build a multi-layer perceptron: x <- dropout(relu(W x + b)) for each hidden width, then z = W x + b.
 
-  Raises ValueError for text, or if the layers do not fit into memory.
+  Raises ValueError for text, for more than 1000 hidden layers, or if the layers do not fit into memory.
   """
-  return _split("mlp", _MLP(meta["num_outputs"], tuple(hidden), dropout), meta)
+  return _split("mlp", _MLP(meta["num_outputs"], tuple(hidden), dropout), meta, hidden=len(hidden))
 
 
 @checked
 def cd_dnn(meta: Mapping[str, Any], *, width: PositiveInt = 2048, layers: PositiveInt = 7) -> Model:
   """Build the speech network of Das et al. 2016, arXiv 1602.06709: x <- sigmoid(W x + b) for each hidden layer.
 
-  It has 45,122,648 parameters for 429 inputs and 9304 classes. Raises ValueError for text, or if the layers do not
-  fit into memory.
+  It has 45,122,648 parameters for 429 inputs and 9304 classes. Raises ValueError for text, for more than 1000
+  hidden layers, or if the layers do not fit into memory.
   """
   hidden = (width,) * min(layers, MOST_LAYERS + 1)  # more layers are an error
-  return _split("cd_dnn", _MLP(meta["num_outputs"], hidden, activation=nn.sigmoid), meta, layers)
+  return _split("cd_dnn", _MLP(meta["num_outputs"], hidden, activation=nn.sigmoid), meta, layers=layers)
 
 
-def _split(name: str, module: _MLP, meta: Mapping[str, Any], layers: int | None = None) -> Model:
-  """Check the size of an MLP and build its model, with sharding rules that split the layers over a worker's devices."""
+def _split(name: str, module: _MLP, meta: Mapping[str, Any], **layers: int) -> Model:
+  """Check the size of an MLP and build its model, with sharding rules that split the layers over a worker's devices.
+
+  layers: see `require_size`.
+  """
   require(name, meta)
   widths = [math.prod(meta["shape"]), *module.hidden, module.outputs]
   parameters = sum((before + 1) * after for before, after in pairwise(widths))
-  require_size(name, parameters, layers=layers or len(module.hidden))
+  require_size(name, parameters, **layers)
   names = [f"Dense_{i}" for i in range(len(module.hidden) + 1)]
   rules = {"tensor": pairs(names), "hybrid": columns(names, batch=WHOLE)}
   return from_flax(module, meta, dense=True)._replace(rules=rules)

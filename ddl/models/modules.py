@@ -12,6 +12,7 @@ from ddl import memory
 from ddl.api import Model, Tree, channels_first
 from ddl.errors import OptionError
 from ddl.models.supervised import example, supervised
+from ddl.names import pluralize
 
 MOST_LAYERS = 1000  # deeper networks take an hour to trace and compile
 
@@ -88,23 +89,25 @@ def recomputed(block: type[linen.Module]) -> Any:
 
 
 def require_size(name: str, parameters: int, **layers: int) -> None:
-  """Raise ValueError, before tracing a network, if it does not fit into memory or has more than MOST_LAYERS layers.
+  """Raise ValueError if a network does not fit into memory or is too deep; this check does not trace the network.
 
   Args:
     name: the model's name, for errors.
-    parameters: a lower bound of the number of parameters, in float32.
-    layers: one keyword argument, named after the setting that determines the number of layers; its value.
+    parameters: a lower bound on the number of parameters, in float32.
+    layers: exactly one keyword argument: the number of layers (or blocks), at most MOST_LAYERS, under the name of the
+      setting that determines it.
   """
   ((key, count),) = layers.items()
-  memory.require(4 * parameters, f"{name} with {key}={count} ({parameters:,} parameters)")
+  size = pluralize(count, "hidden layer") if key == "hidden" else f"{key}={count}"
+  memory.require(4 * parameters, f"{name} with {size} ({parameters:,} parameters)")
   if count > MOST_LAYERS:
-    raise OptionError(f"{name}.{key}", f"at most {MOST_LAYERS}", count)
+    raise OptionError(f"{name}.{key}", f"at most {MOST_LAYERS}{' layers' * (key == 'hidden')}", count)
 
 
 def require(name: str, meta: Mapping[str, Any], *, text: bool = False, image: bool = False, side: int = 1) -> None:
   """Check that a model accepts this data: text, arrays, or images [height, width, channels] of at least side x side.
 
-  Raises OptionError, which lists models that accept the data.
+  Raises OptionError otherwise. Its advice lists models that accept the data, or says how to move the channels.
   """
   shape, language = tuple(meta["shape"]), meta["task"] == "language"
   what, others = f"{meta['task']} data with x of shape {list(shape)}", "linear, mlp"
@@ -121,11 +124,12 @@ def require(name: str, meta: Mapping[str, Any], *, text: bool = False, image: bo
 
 
 def from_equinox(make: Callable[[Any], Any], meta: Mapping[str, Any], *, dense: bool = False) -> Model:
-  """Build a model from a function key -> Equinox module, called on ONE example as module(x) -> [..., num_outputs].
+  """Build a model from `make(key)`, which returns an Equinox module.
 
-  Floating-point arrays are trained, as {path in the module: array}. A module that takes `key` gets one per example in
-  training. In evaluation, modules run in inference mode, without a key. The loss and the other arguments are those of
-  `supervised`. Raises OptionError for a module with state (`equinox.nn.State`).
+  The module is called on ONE example: module(x) -> [..., num_outputs]. Its floating-point arrays are trained, as {path
+  in the module: array}. A module that takes `key` gets one per example in training. In evaluation, modules run in
+  inference mode, without a key. The loss and the other arguments are those of `supervised`. Initializing the model
+  raises OptionError if the module has state (`equinox.nn.State`).
   """
   import equinox as eqx
 
@@ -136,7 +140,10 @@ def from_equinox(make: Callable[[Any], Any], meta: Mapping[str, Any], *, dense: 
     module = make(key)
     if any(map(is_state, jax.tree.leaves(module, is_leaf=is_state))):
       raise OptionError(
-        "the module of from_equinox", "stateless", "a module with equinox.nn.State", "Replace BatchNorm by GroupNorm."
+        "the module of from_equinox",
+        "stateless",
+        "one with equinox.nn.State",
+        "For example, replace BatchNorm with GroupNorm.",
       )
     return eqx.partition(module, eqx.is_inexact_array)
 

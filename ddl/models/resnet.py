@@ -30,7 +30,7 @@ def _conv(
 class _Block(nn.Module):
   """A residual block: two 3x3 convolutions, or 1x1, 3x3 and 1x1, and a shortcut.
 
-  Only the first 3x3 convolution and the shortcut have the stride.
+  Only the first 3x3 convolution and the shortcut use the stride.
   """
 
   channels: int
@@ -129,7 +129,7 @@ def resnet20(meta: Mapping[str, Any], *, width: PositiveInt = 16, blocks: Positi
   """Build ResNet-20 for CIFAR: stages of `width`, 2 `width` and 4 `width` channels, with `blocks` basic blocks each.
 
   Shortcuts have no parameters (option A). Running statistics keep 0.9 of the old value per step. Raises ValueError if
-  the data is not images of at least 4 x 4, or if the blocks do not fit into memory.
+  the data is not images of at least 4 x 4, `blocks` is above 1000, or the blocks do not fit into memory.
   """
   require("resnet20", meta, image=True, side=4)
   weights = 2 * 9 * (1 + 4 + 16) * (blocks - 1) * width**2  # without the first block of each stage

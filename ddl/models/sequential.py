@@ -69,7 +69,7 @@ class _Sequential(nn.Module):
 def sequential(
   title: str, meta: Mapping[str, Any], operations: Sequence[Conv | Pool], hidden: Sequence[int], dropout: float
 ) -> Model:
-  """Build a network of these operations, followed by dense layers of widths `hidden` and num_outputs.
+  """Build a network of these operations, followed by dense layers of widths `hidden` and meta["num_outputs"].
 
   Weights are He-initialized. Dropout follows each hidden dense layer. The sharding rules "hybrid" split the dense
   layers over a worker's devices. Raises ValueError if the data is not images, if the images are too small, or if the

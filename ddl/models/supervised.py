@@ -1,4 +1,4 @@
-"""Build a `ddl.api.Model` from a network: the training loss for the task of the data, and metrics per example."""
+"""Build a `ddl.api.Model` from a network: the training loss for the data's task, and metrics per example."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -51,7 +51,7 @@ def supervised(init: Callable[[Any], tuple[Tree, Tree]], apply: Apply, meta: Map
   def outputs(params: Tree, extra: Tree, batch: Batch, train: bool, key: Any) -> tuple[jax.Array, Tree]:
     if special := [key for key in batch if "mask" in key or "weight" in key]:
       raise OptionError(
-        "batches", "dicts with only the keys x and y", f"a dict with {special[0]}", "This model's loss would ignore it."
+        "batches", "dicts without masks or weights", f"one with '{special[0]}'", "This model's loss would ignore it."
       )
     x = jnp.asarray(batch["x"], jnp.int32 if task == "language" else jax.tree.leaves(params)[0].dtype)
     # Normalization layers use promote_types(dtype, float32), which strict promotion rejects in float64.
@@ -99,7 +99,10 @@ def _check_targets(task: str, out: jax.Array, y: Any) -> None:
       raise OptionError(f"{noun} y", f"of the outputs' shape {list(out.shape)}", list(shape))
   elif shape == out.shape and shape != wanted:
     raise OptionError(
-      f"{noun} y", f"class numbers of shape {list(wanted)}", f"one-hot {list(shape)}", "Use y.argmax(axis=-1)."
+      f"{noun} y",
+      f"class numbers of shape {list(wanted)}",
+      f"shape {list(shape)}",
+      "If y is one-hot, use y.argmax(axis=-1).",
     )
   elif shape != wanted:
     raise OptionError(f"{noun} y", f"of shape {list(wanted)}", list(shape))

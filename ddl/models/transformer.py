@@ -55,7 +55,7 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
 
 
 class Transformer(nn.Module):
-  """The network of `transformer`; with gpt2=True that of `gpt2`, which ties the output layer to the embedding."""
+  """The network of `transformer` or, with gpt2=True, of `gpt2`, which ties the output layer to the embedding."""
 
   vocabulary: int
   layers: int
@@ -82,7 +82,7 @@ class Transformer(nn.Module):
     return named(tokens.attend(x) if self.gpt2 else _Dense(self.vocabulary)(x), "logits")
 
 
-EPSILON = 1e-5  # GPT-2's
+EPSILON = 1e-5  # of GPT-2's layer normalization
 
 
 # Split the heads and the width of the MLP, so that the attention and the MLP of a block take one all-reduce each
@@ -140,6 +140,10 @@ def transformer(
     mlp_ratio: width of the MLP divided by `width`.
     dropout: dropout rate after the embedding, attention and MLP.
     remat: whether to rematerialize blocks in the backward pass, which saves memory but takes more time.
+
+  Raises:
+    ValueError: if the data is not text, `heads` does not divide `width`, there are more than 1000 layers, or the
+      network does not fit into memory.
   """
   network = Transformer(meta["num_outputs"], layers, width, heads, mlp_ratio, dropout, remat)
   return _transformer("transformer", meta, network)

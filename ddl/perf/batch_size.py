@@ -55,7 +55,7 @@ class ConvolutionProgram(NamedTuple):
   shared: AlgorithmChoice  # the solution with one workspace for all layers
   separate: AlgorithmChoice  # the solution with one workspace per layer
   step: float  # seconds of the step with `shared`
-  best: int  # the X with the most examples per second, each X with a shared workspace
+  best: int  # the X with the most examples per second if all layers share one workspace
 
 
 class WorkerBatch(NamedTuple):
@@ -63,12 +63,12 @@ class WorkerBatch(NamedTuple):
 
   examples: int  # X
   largest: int  # most examples of a microbatch that memory and data allow
-  needed: float  # bytes of a step on X
+  needed: float  # bytes of memory for a microbatch
   step: float  # seconds of a step on X
   best: int  # the number of examples with the best rate
   best_rate: float  # this rate in examples per second
-  program: ConvolutionProgram | None  # None without convolutions
-  micro: int = 1  # number of microbatches; `needed` and `program` are those of one microbatch
+  program: ConvolutionProgram | None  # for a microbatch; None without convolutions
+  micro: int = 1  # number of microbatches
 
   @property
   def rate(self) -> float:
@@ -99,27 +99,28 @@ class TriedSizes(NamedTuple):
   largest: int  # most examples that memory and data allow
   steps: dict[int, float]  # candidate -> seconds of its step
   best: int  # the candidate with the most examples per second
-  enough: int  # the smallest candidate >= `job.least` with ENOUGH of the best rate, or the largest candidate
+  enough: int  # the smallest candidate >= `job.least` with at least ENOUGH of the best rate; if none, the largest
   requested: BatchSize  # the requested batch, split into microbatches that fit
 
 
 def tried_sizes(job: Job, cluster: Cluster, requested: int = 0, micro: int = 1) -> TriedSizes:
-  """Return the candidate mini-batches: powers of two that fit, the largest candidate, and a microbatch of `requested`.
+  """Return the sizes of mini-batches to choose from, and the seconds of their steps.
 
-  Candidates exceed LARGEST only if `job.least` or `requested` does. If `requested` does not fit in `micro`
-  microbatches, more are used; `requested=0` stands for `job.least`.
+  The candidates are powers of two, a microbatch of `requested`, and the largest size that memory and data allow. They
+  exceed LARGEST only if `job.least` or the microbatch does. If `requested` does not fit in `micro` microbatches, more
+  are used; `requested=0` stands for `job.least`.
 
   Raises:
-    ValueError: if a worker does not have that many examples, or if not even one example fits in memory.
+    ValueError: if `requested` exceeds the examples of a worker, or if not even one example fits in memory.
   """
   limit = cluster.device.usable
   if job.remat and job.memory.total(1) > limit >= job.remat().total(1):
-    condition = f"True, because not even one example fits in {bytes_text(limit)} without it"
+    condition = f"True (without it, not even one example fits in {bytes_text(limit)})"
     raise OptionError("config.model.remat", condition, False)
   fits = largest_batch(job.memory, limit)
   largest = min(fits, job.most or fits)
-  if units.count("examples per worker", requested, 0) > (most := (job.most or math.inf) * micro):
-    raise OptionError("examples per worker", f"at most {most} (the number of examples that each worker has)", requested)
+  if units.count("batch (examples per worker)", requested, 0) > (most := (job.most or math.inf) * micro):
+    raise OptionError("batch (examples per worker)", f"at most {most} (all examples of a worker)", requested)
   size = BatchSize(requested or min(job.least, largest), micro if requested else 1)
   if size.examples > size.micro * largest:  # use the largest divisor of `requested` that fits
     size = BatchSize(requested, requested // next(x for x in range(largest, 0, -1) if requested % x == 0))
@@ -174,10 +175,10 @@ def _program(job: Job, cluster: Cluster, tried: list[int], examples: int) -> Con
 def threshold(
   job: Job, sizes: TriedSizes, exact: ExactSeconds, least: float, accumulate: bool = True
 ) -> BatchSize | None:
-  """Return the smallest batch size from which on synchronous SGD has at least the efficiency `least`, or None.
+  """Return the smallest batch size at and above which synchronous SGD has at least the efficiency `least`.
 
-  If this batch does not fit in memory, it is split into microbatches, unless `accumulate` is False or a worker has too
-  few examples.
+  If no such batch fits in memory, return one that is split into microbatches, or None if `accumulate` is False or a
+  worker has too few examples.
   """
   smallest = None
   for x in reversed(sizes.steps):
@@ -219,7 +220,7 @@ def choose_size(
     options = [BatchSize(x) for x in sizes.steps] + [BatchSize(part * 2**i, 2**i) for i in range(1, MOST_DOUBLED)]
     options = options if job.most is None else [x for x in options if x.examples <= job.most]
     best = min(options, key=lambda size: seconds_factor(workers * size.examples, critical, exact(*size)))
-    return best, "the size that reaches a loss in the fewest seconds, (1 / B + 1 / B_c) T"
+    return best, "the size that reaches a given loss in the fewest seconds, (1 / B + 1 / B_c) T"
   if not job.usual:
     return BatchSize(sizes.enough), ""
   most = usual_size(job, sizes, workers)
@@ -227,7 +228,7 @@ def choose_size(
   needed = max(first, sizes.enough, enough.examples if enough else most.examples)
   if needed >= most.examples:
     return most, "about the largest usual global batch" if job.usual.start else "about the usual global batch"
-  rule = "the usual global batch" if needed == first else "the smallest usual size that uses device and links well"
+  rule = "the usual global batch" if needed == first else "the smallest usual size that uses the device and links well"
   return accumulated(needed, sizes.largest), rule
 
 

@@ -4,9 +4,9 @@ Delayed averaging (DaSGD, arXiv 2006.00441): a message launched at the start of 
 is hidden if T_comm <= d T_step; only one message is in flight at a time, so d <= tau.
 
 Two lemmas (Zou et al. 2017, arXiv 1709.06622): the speed-up of G workers with an overhead in each step, and the number
-of servers that hides the exchange. T = T_C + T_O: only the compute time T_C shrinks with the number of workers G, and
-R_O = T_O / T_C is the overhead of ONE worker divided by its compute time; if the overhead grows with G, its value at G
-is used. The second lemma ignores latency and the processing time of servers. All times are in seconds.
+of servers that hides the exchange. A step takes T = T_C + T_O: only the compute time T_C shrinks with the number of
+workers G, and R_O = T_O / T_C is the overhead of ONE worker divided by its compute time; if the overhead grows with G,
+its value at G is used. The second lemma ignores latency and the processing time of servers. All times are in seconds.
 """
 
 import math
@@ -56,11 +56,12 @@ def smallest_period(message: float, step: float, *, share: float, delay: int = 0
   """
   units.count("delay", delay, 0)
   if not 0 <= share < 1:
-    raise OptionError("share of the round", "in [0, 1)", f"{share:g}")
+    raise OptionError("share", "in [0, 1) (the share of a round spent waiting)", f"{share:g}")
   if smallest_delay(message, step) <= delay:
     return max(1, delay)
   if not share:
-    raise OptionError("delay", f">= {smallest_delay(message, step)} (to hide the whole message)", delay)
+    needed = f">= {smallest_delay(message, step)} if share is 0 (to hide the whole message)"
+    raise OptionError("delay", needed, delay)
   exposed = message - delay * step
   return max(1, delay, math.ceil(exposed * (1 - share) / (share * step) * ROUNDING))
 
@@ -68,7 +69,7 @@ def smallest_period(message: float, step: float, *, share: float, delay: int = 0
 def smallest_queued_period(served: float, step: float, *, share: float) -> int:
   """Return the smallest period with which at most `share` of a round is spent waiting in the servers' queue.
 
-  tau >= (1 - share) T_served / T_step, where the servers are busy for T_served with one visit of every worker.
+  tau >= (1 - share) T_served / T_step, where the servers are busy for T_served with one visit from every worker.
   """
   busy = units.amount("exchange (s)", served) * (1 - share)
   return max(1, math.ceil(busy / units.positive("step (s)", step) * ROUNDING))
@@ -128,9 +129,9 @@ def servers_for(
 def break_even(first: Seconds, second: Seconds, low: float, high: float) -> float | None:
   """Return the bandwidth in [low, high] (bytes/s) at which both algorithms take equally long, or None.
 
-  The result is None if one algorithm is always faster. Otherwise it is the root of first(bandwidth) - second(bandwidth)
-  in log(bandwidth), by Brent's method to 0.1 %. The difference is assumed to change sign at most once, because a lower
-  bandwidth favors the algorithm that sends less.
+  The result is None if one algorithm is always faster or never reaches the target. Otherwise, it is the root of
+  first(bandwidth) - second(bandwidth) in log(bandwidth), by Brent's method to 0.1 %. The difference is assumed to
+  change sign at most once, because a lower bandwidth favors the algorithm that sends less.
   """
   if not 0 < low < high < np.inf:
     raise OptionError("bandwidths", "positive, finite and ascending", f"{low:g} to {high:g} bytes/s")

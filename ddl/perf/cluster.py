@@ -1,7 +1,7 @@
 """Clusters of identical workers: devices, links, nodes, tori, and the communication library.
 
 NCCL has three protocols, which trade latency for bandwidth: LL stores a flag with every 4 bytes, LL128 one in every 128
-bytes, and Simple transfers chunks after a synchronization. The cost form call + steps * hop + bytes / bandwidth is that
+bytes, and Simple transfers chunks after a synchronization. The formula call + steps * hop + bytes / bandwidth is that
 of NCCL's own tuner (github.com/NVIDIA/nccl, src/graph/tuning.cc). libraries.toml has the constants of all libraries.
 """
 
@@ -27,15 +27,16 @@ class Torus(NamedTuple):
     return _nearest_box(workers, self.axes)
 
   def share(self, workers: int) -> float:
-    """Return the share of a chip's link bandwidth that an all-reduce along all axes at once uses.
+    """Return the share of a chip's link bandwidth that is used by an all-reduce along all axes at once.
 
-    It is the mean over the axes: 1 for a ring, 1 / 2 for a line (along which data also returns), 0 for a single chip.
+    It is the mean over the axes of 1 for a ring, 1 / 2 for a line (whose links also carry the data back), and 0 for an
+    axis of length 1.
     """
     shares = (0.0 if length == 1 else 1.0 if length % self.ring == 0 else 0.5 for length in self.slice(workers))
     return sum(shares) / self.axes
 
   def steps(self, workers: int) -> int:
-    """Return the hops from one corner of the slice to the opposite one: sum of (length - 1)."""
+    """Return the number of hops from one corner of the slice to the opposite one: sum of (length - 1)."""
     return sum(length - 1 for length in self.slice(workers))
 
 
@@ -68,18 +69,18 @@ class Library(NamedTuple):
   between: float  # largest share of the bandwidth between nodes that it reaches
   protocols: tuple[Protocol, ...]  # of rings and trees
   switch: Protocol  # of reductions in a node's switch; its share is relative to the links inside the node
-  latency: float = 0.0  # seconds per step between nodes in addition to the link's
-  fastest: float = math.inf  # bytes per second of a node, at most
-  cards: int = 8  # network cards of a node that it uses at once, at most
-  tree: float = 1.0  # share of a worker's link inside a node that a tree reaches on each network card
+  latency: float = 0.0  # seconds that it adds to the latency of the link between nodes
+  fastest: float = math.inf  # largest bandwidth of a node, in bytes per second
+  cards: int = 8  # largest number of a node's network cards that it uses at once
+  tree: float = 1.0  # bandwidth of a tree on each network card, relative to that of a worker's link inside a node
   devices: int = 0  # largest number of devices in a comparison with measurements
-  nodes: int = 0  # largest number of nodes in one
-  sizes: tuple[int, int] = (0, 0)  # bytes of the smallest and the largest message in one
+  nodes: int = 0  # largest number of nodes in such a comparison
+  sizes: tuple[int, int] = (0, 0)  # bytes of the smallest and the largest message in such a comparison
   error: float = math.nan  # median relative error on held-out curves; nan: no curve was held out
 
   @property
   def tested(self) -> str:
-    """The largest comparison with measurements, and the error."""
+    """The largest numbers of devices and nodes in a comparison with measurements, and the error, as text."""
     error = "no held-out curve" if math.isnan(self.error) else f"median error {units.percent(self.error)}"
     return f"{self.devices:,} devices and {self.nodes} nodes ({error})"
 
@@ -111,7 +112,7 @@ def _library(name: str, protocols: list[list[Any]], switch: list[Any], sizes: li
 
 LIBRARIES = _libraries()
 NCCL = LIBRARIES["nccl"]
-TESTED = 64  # devices; beyond, all-reduces without a library were not compared with measurements
+TESTED = 64  # largest number of devices for which all-reduces without a library were compared with measurements
 NVLINK_LATENCY = 1e-6  # seconds; assumed, as only its sum with a protocol's seconds per step is fitted
 INFINIBAND_LATENCY = 2.7e-6  # seconds; ib_write_lat on 400 Gb/s, from the report with the curves of eight B200
 
@@ -137,7 +138,7 @@ class LinkModel(NamedTuple):
 
 
 def check_link(name: str, link: LinkModel) -> LinkModel:
-  """Return the link, or raise ValueError for a latency below 0, a bandwidth <= 0, or a duplex outside [0, 1]."""
+  """Return the link; raise OptionError unless latency >= 0 (and finite), bandwidth > 0 and duplex is in [0, 1]."""
   units.amount(f"{name}: latency (s)", link.latency)
   units.share(f"{name}: duplex", link.duplex)
   if not link.bandwidth > 0:
@@ -158,7 +159,7 @@ class NetworkModel(NamedTuple):
   between: LinkModel  # between nodes: all network cards of a node together
   inside: LinkModel | None = None  # inside a node; None: as between nodes
   per_node: int = 1  # workers per node
-  sites: int = 1  # number of sites; the workers are spread over at least as many nodes
+  sites: int = 1  # number of sites; the workers are spread over at least this many nodes
   card: float | None = None  # bytes per second of a worker's own network card; None: it can use all cards of the node
   uplink: Uplink | None = None  # None: the switches above the nodes are not oversubscribed
   torus: Torus | None = None  # if workers are wired only to neighbors; `between` is then all links of one worker
@@ -174,7 +175,7 @@ class NetworkModel(NamedTuple):
     return min(self.per_node, math.ceil(workers / self.sites))
 
   def grouped(self, members: int) -> "NetworkModel":
-    """Return the network between groups of `members` neighboring workers, each of which sends a part of a message."""
+    """Return the network between groups of `members` neighboring workers; each member sends a part of a message."""
     near = min(members, self.per_node)  # members of a group in the same node
     inside = (self.inside or self.between) if self.per_node > members else None
     return self._replace(
@@ -189,8 +190,10 @@ class NetworkModel(NamedTuple):
     library = self.library
     if workers <= (library.devices if library else TESTED) and (not library or self.nodes(workers) <= library.nodes):
       return ""
-    name, tested = (library.name, library.tested) if library else ("textbooks", f"{TESTED} devices")
-    return f"Warning: all-reduces of {name} were compared with measurements only to {tested}."
+    what, tested = (
+      (f"all-reduces of {library.name}", library.tested) if library else ("textbook all-reduces", f"{TESTED} devices")
+    )
+    return f"Warning: {what} were compared with measurements only up to {tested}."
 
   def main_link(self, workers: int) -> LinkModel:
     """Return the slowest link that the workers use: inside a node if one node holds all of them, else between nodes."""
@@ -204,8 +207,8 @@ class NetworkModel(NamedTuple):
   def outgoing_link(self, workers: int, all_nodes: bool = False) -> LinkModel:
     """Return the link from a full node to other nodes, limited by network cards and oversubscribed switches.
 
-    all_nodes: True: all nodes under a switch send to other switches at once, as with distant partners. False: only one
-    node does, as in a ring or a tree of neighbors.
+    all_nodes: whether all nodes under a switch send to other switches at once, as with distant partners; if not, only
+      one node does, as in a ring or a tree of neighbors.
     """
     link = self.between.at_most(self.workers_per_node(workers) * self.card) if self.card else self.between
     if not self.uplink or self.nodes(workers) <= self.uplink.nodes:

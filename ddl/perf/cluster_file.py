@@ -118,7 +118,7 @@ def parse(tables: Mapping[str, Any]) -> Cluster:
   """Build a cluster from a file's tables. Raises a one-line ValueError that names an invalid key."""
   links = tables.get("link", {})
   if not isinstance(links, Mapping):
-    raise OptionError("link", "a table of links, such as [link.node] with latency and bandwidth")
+    raise OptionError("link", "a table of links, such as [link.node] with latency and bandwidth", f"{links!r:.40}")
   by_name = {"": {key: value for key, value in tables.items() if key not in TOP}}
   by_name |= {name: tables.get(name, {}) for name in ("device", "nodes")}
   by_name |= {name: tables[name] for name in ("uplink", "torus") if name in tables}
@@ -150,7 +150,10 @@ def parse(tables: Mapping[str, Any]) -> Cluster:
 
 
 def _data_sheet(table: Mapping[str, Any]) -> dict[str, float]:
-  """Return the defaults of [device] for its chip and format: the data sheet, and the middle of its range of shares."""
+  """Return defaults of [device] that follow from its chip and format: the data sheet's rates, and the efficiency.
+
+  If the efficiency is known as a range, the default is its middle.
+  """
   name, form = table.get("chip"), table.get("format")
   sheet = chips().get(name) if isinstance(name, str) else None
   forms = {"float32": ("float32", "tf32"), "bfloat16": ("bfloat16",), "float16": ("bfloat16",)}
@@ -227,10 +230,10 @@ def _with_sites(network: NetworkModel, count: int, site: LinkModel) -> NetworkMo
   """
   m, rest = divmod(count, network.sites)
   if network.sites == 1 or not count or rest:
-    condition = "at least 2 with [link.site], and a divisor of nodes.count"
+    condition = "at least 2 with [link.site], and a divisor of nodes.count, which must be > 0"
     raise OptionError("nodes.sites", condition, f"{network.sites} with nodes.count {count}")
   if network.library or network.uplink or network.torus or network.reduces:
-    raise OptionError("[link.site]", "unset with nodes.library, nodes.reduces, [uplink] or [torus]")
+    raise OptionError("[link.site]", "omitted with nodes.library, nodes.reduces, [uplink] or [torus]")
   d, near, nodes = network.per_node, network.inside or network.between, network.between
   steps = d * m - 1
   if not steps:
@@ -290,7 +293,7 @@ def load() -> tuple[Cluster, dict[str, Any]] | None:
 
 def _table(figures: Mapping[str, Any], key: str, default: Any = None) -> dict[str, Any]:
   if not isinstance(table := figures.get(key, default), dict):
-    raise OptionError(key, "a table", f"{table!r:.40}")
+    raise OptionError(key, "a JSON object", "nothing" if table is None else f"{table!r:.40}")
   return table
 
 

@@ -2,13 +2,14 @@
 
 n is the number of bytes of a worker's whole vector: the input of an all-reduce or reduce-scatter, the output of an
 all-gather. L is the latency, G = 1 / bandwidth. A round in which a worker sends and receives m bytes takes
-m G (2 - duplex) (arXiv 1602.06709); one in which it only sends or only receives, m G. The arithmetic of the reduction
-is free. The costs on a single link are those of Thakur, Rabenseifner, Gropp 2005 and the survey arXiv 1802.09941.
+m G (2 - duplex) (arXiv 1602.06709); a round in which it only sends or only receives m bytes takes m G. The arithmetic
+of the reduction is free. The costs on a single link are those of Thakur, Rabenseifner, Gropp 2005 and the survey
+arXiv 1802.09941.
 
 A library uses the cheapest of its algorithms and protocols. An algorithm takes steps inside and between nodes. In each
 direction it sends bytes over a worker's link (inside) and a node's link (between) concurrently; the slower one counts:
 
-  seconds = call + steps inside * hop + steps between * (hop + trips * L) + max(inside, between) of bytes G / share
+  seconds = call + steps inside * (hop + L) + steps between * (hop + trips * L) + max over both of (bytes G / share)
 
 For m workers in each of q nodes, p in total (steps inside and between nodes; bytes inside and between nodes):
 
@@ -18,10 +19,10 @@ For m workers in each of q nodes, p in total (steps inside and between nodes; by
 
 If the switches between nodes reduce: 2 steps and n bytes between nodes.
 
-Between two nodes a tree sends about half of a ring's bytes, but NCCL limits the bandwidth of each of its channels
+Between two nodes a tree sends about half of a ring's bytes, but NCCL limits the bandwidth of a tree's channels
 (perChMaxTreeBws in tuning.cc: 23.6 GB/s on A100, 41.4 on H100, both directions together), and has about one channel per
-network card. So a tree is faster on slow cards (100 Gb/s with A100), and a ring on fast ones (200 Gb/s). Only the
-first cards of a large node are used (`Library.cards`): a domain of 72 GB200 reached 400 GB/s, not 3600.
+network card. So a tree is faster on slow cards (100 Gb/s with A100), and a ring on fast ones (200 Gb/s). A node uses at
+most `Library.cards` of its network cards: an NVLink domain of 72 GB200 reached 400 GB/s, not 3600.
 """
 
 import math
@@ -37,7 +38,7 @@ NEAR = ("ring", "tree")  # algorithms that communicate between neighbors, so tha
 
 
 def lower_bound(nbytes: float, workers: int, link: LinkModel) -> float:
-  """Return the lower bound in seconds of any all-reduce: ceil(log2 p) L + 2 n G (2 - duplex) (p - 1) / p."""
+  """Return a lower bound in seconds for any all-reduce: ceil(log2 p) L + 2 n G (2 - duplex) (p - 1) / p."""
   return _levels(nbytes, workers, link) * link.latency + 2 * _exchange_seconds(nbytes * (workers - 1) / workers, link)
 
 
@@ -103,10 +104,10 @@ def _exchange_seconds(nbytes: float, link: LinkModel) -> float:
 def hierarchical(
   nbytes: float, workers: int, network: NetworkModel, inside: str = "ring", between: str = "ring"
 ) -> float:
-  """Return the seconds of a hierarchical all-reduce: reduce-scatter in nodes, all-reduce between, all-gather in nodes.
+  """Return the seconds of a hierarchical all-reduce: reduce-scatter in nodes, all-reduce between nodes, all-gather.
 
-  The m workers of a node each all-reduce n / m bytes over the node's link, which takes as long as an all-reduce of
-  n bytes by one worker per node.
+  With n = `nbytes`, the m workers of a node each all-reduce n / m bytes over the node's link, which takes as long as an
+  all-reduce of n bytes by one worker per node.
   With inside = "tree", each node reduces to one worker, which takes part in the all-reduce between nodes and then
   broadcasts the result.
   """
@@ -120,8 +121,9 @@ def in_switches(nbytes: float, workers: int, network: NetworkModel) -> float:
 
   A level (inside or between nodes) without such switches uses its cheapest algorithm.
 
-  Inside a node 2 L + n G (2 - duplex) (1 + 1 / m): a worker sends its vector and receives the sum of one m-th of it,
-  then sends this part and receives all parts. Between nodes 2 L + n G (2 - duplex): up and down the tree of switches.
+  A reduction in the switch of a node takes 2 L + n G (2 - duplex) (1 + 1 / m): each of the m workers sends its vector
+  and receives the sum of one m-th of it, then sends this part and receives all parts. A reduction in the switches
+  between nodes takes 2 L + n G (2 - duplex): up and down their tree.
   """
   per_node, nodes, link = _shape(workers, network)
   way, seconds = network.outgoing_link(workers), 0.0
@@ -154,8 +156,8 @@ def all_reduce(nbytes: float, workers: int, network: NetworkModel, algorithm: st
   """Return the seconds of an all-reduce on a network with workers numbered node by node.
 
   Args:
-    algorithm: "best": the cheapest of `all_reduces`. Or a name of `all_reduces`, such as "ring/LL". Or a textbook
-      algorithm, where "hierarchical" is the cheapest combination of algorithms inside and between nodes.
+    algorithm: "best" for the cheapest of `all_reduces`, one of their names such as "ring/LL", or a textbook algorithm;
+      "hierarchical" is the cheapest combination of algorithms inside and between nodes.
   """
   seconds = all_reduces(nbytes, workers, network)
   if algorithm == "best":
@@ -168,7 +170,7 @@ def all_reduce(nbytes: float, workers: int, network: NetworkModel, algorithm: st
 
 
 def all_reduces(nbytes: float, workers: int, network: NetworkModel) -> dict[str, float]:
-  """Return the seconds of the all-reduce algorithms of a network by name.
+  """Return name -> seconds of the all-reduce algorithms that a network can use.
 
   They are the algorithm of a torus, those of a library, or else textbook algorithms and reduction in switches.
   """
@@ -251,7 +253,7 @@ def permute(nbytes: float, workers: int, network: NetworkModel, sources: Sequenc
 
 
 def network_bound(nbytes: float, workers: int, network: NetworkModel) -> float:
-  """Return a lower bound in seconds for any all-reduce: of the links between nodes, or inside the only node.
+  """Return a lower bound in seconds for any all-reduce, from the links between nodes or, with one node, inside it.
 
   If switches reduce, the bound is at most L + n G (2 - duplex), because each worker sends its vector only once.
   """
@@ -280,7 +282,7 @@ def _shape(workers: int, network: NetworkModel) -> tuple[int, int, LinkModel]:
 
 
 def _named(entries: dict[str, Any], name: str, *others: str) -> Any:
-  units.choice("collective", name, dict.fromkeys((*entries, *others)))
+  units.choice("collective or algorithm", name, dict.fromkeys((*entries, *others)))
   return entries[name]
 
 
@@ -299,8 +301,9 @@ def library_all_reduces(
   """Return the seconds of an all-reduce by algorithm and protocol, such as "ring/LL".
 
   Args:
-    processes: whether each worker is a process. If False, one process drives all devices of a node and launches the
-      call on one after the other while the previous call is still running; the larger of launch and transfer counts.
+    processes: whether each worker is a process. If False, one process drives all devices of a node: it launches the
+      call on one device after another while the previous call is still running, so that the call takes as long as the
+      launches or the transfer, whichever is longer.
   """
   _levels(nbytes, workers, _shape(workers, network)[2])
   if workers == 1:

@@ -40,7 +40,7 @@ class AlgorithmCosts(NamedTuple):
 
 
 class AlgorithmChoice(NamedTuple):
-  """The chosen algorithm of each layer, with its costs."""
+  """The algorithm chosen for each layer, and the total costs of all layers."""
 
   algorithms: tuple[str, ...]  # [layers]
   seconds: float  # of all layers
@@ -61,11 +61,12 @@ def choose(costs: AlgorithmCosts, bound: float, *, shared: bool = False) -> Algo
   Args:
     costs: seconds and workspaces of all algorithms.
     bound: available bytes.
-    shared: whether all layers share one workspace: only the largest need counts, so each layer's choice is independent.
-      If False, each layer has a workspace: the sum counts, so SciPy's mixed-integer solver is needed.
+    shared: whether all layers share one workspace. If True, only the largest workspace counts, so the layers' choices
+      are independent. If False, the sum of all workspaces counts, so SciPy's mixed-integer solver is needed.
 
   Raises:
     DoesNotFit: if no choice fits; the message states the bytes needed.
+    ValueError: if no algorithm applies to a layer.
   """
   seconds, workspace = costs.seconds, costs.workspace
   if not np.isfinite(seconds).any(axis=1).all():
@@ -73,7 +74,7 @@ def choose(costs: AlgorithmCosts, bound: float, *, shared: bool = False) -> Algo
   least = np.where(np.isfinite(seconds), workspace, np.inf).min(axis=1)
   needed = float(least.max(initial=0.0) if shared else least.sum())
   if not needed <= bound:
-    available = f"{bytes_text(bound)} are left" if bound > 0 else "none is left"
+    available = f"{bytes_text(bound)} are left" if bound > 0 else "no memory is left"
     raise DoesNotFit(f"the smallest workspaces need {bytes_text(needed)} ({needed:.0f} bytes), but {available}")
   allowed = np.isfinite(seconds) & (workspace <= bound)
   if shared or not len(seconds):
@@ -118,17 +119,21 @@ def best_batch(
   memory: StepMemory, limit: float, batches: Iterable[int], costs: Callable[[int], AlgorithmCosts], *,
   other_seconds: Callable[[int], float] = lambda examples: 0.0, shared: bool = False,
 ) -> tuple[BatchChoice, ...]:  # fmt: skip
-  """Solve the 0-1 program for each mini-batch X that fits, and sort the choices by decreasing throughput.
+  """Solve the 0-1 program for each mini-batch size X that fits; return the choices by decreasing throughput.
 
   M_bound is `limit` minus the step's memory (M_FM + M_MP + M_C).
 
   Args:
     memory: memory of a step.
-    limit: bytes of the device's memory.
-    batches: the mini-batches to try.
+    limit: bytes of memory that a step can use.
+    batches: the mini-batch sizes to try.
     costs: X -> seconds and workspaces of all algorithms.
     other_seconds: X -> seconds of all other layers.
     shared: as in `choose`.
+
+  Raises:
+    DoesNotFit: if no mini-batch fits.
+    ValueError: if there are no mini-batches, or no algorithm applies to a layer.
   """
   choices, problems = [], {}
   for examples in sorted(set(batches)):
@@ -142,7 +147,7 @@ def best_batch(
     if not problems:
       raise ValueError("batches must have at least one mini-batch, got none.")
     first = min(problems)
-    needed = f"{bytes_text(memory.total(first))} without workspaces, and the device has {bytes_text(limit)}"
+    needed = f"{bytes_text(memory.total(first))} without workspaces, of {bytes_text(limit)} that a step can use"
     raise DoesNotFit(f"a mini-batch of {first} needs {needed}; {problems[first]}")
   return tuple(sorted(choices, key=lambda x: (-x.throughput, x.examples)))
 
@@ -200,7 +205,9 @@ Work = Callable[[str, Layer, tuple[float, float, float], int], LayerWork | None]
 def tabulated(
   layers: Sequence[Layer], device: Device, efficiency: Efficiency, work: Work
 ) -> Callable[[int], AlgorithmCosts]:
-  """Return a function: mini-batch X -> costs of the convolutions. The three passes of a layer share a workspace.
+  """Return the costs of the convolutions as a function of the mini-batch size X.
+
+  The three passes of a layer share a workspace.
 
   Args:
     layers: convolutions.
@@ -223,7 +230,10 @@ def tabulated(
 
 
 def modelled(table: Table, device: Device, efficiency: Efficiency) -> Callable[[int], AlgorithmCosts]:
-  """Return a function: mini-batch X -> costs of the convolutions if all algorithms reach the same share of the peak."""
+  """Return the costs of the convolutions as a function of the mini-batch size X.
+
+  All algorithms are assumed to reach the same share of the peak.
+  """
 
   def work(_name: str, _layer: Layer, counts: tuple[float, float, float], examples: int) -> LayerWork:
     return LayerWork(PASSES * counts[0] / examples, PASSES * counts[1] / examples)
@@ -232,6 +242,6 @@ def modelled(table: Table, device: Device, efficiency: Efficiency) -> Callable[[
 
 
 def other_seconds(table: Table, device: Device, efficiency: Efficiency) -> Callable[[int], float]:
-  """Return a function: mini-batch X -> seconds of a step without its convolutions."""
+  """Return the seconds of a step without its convolutions as a function of the mini-batch size X."""
   rest = [part(layer) for layer in table if not is_convolution(layer)]
   return lambda examples: step_seconds(rest, examples, device, efficiency)

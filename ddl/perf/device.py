@@ -94,7 +94,7 @@ def step_seconds(step: Step, examples: float, device: Device, efficiency: Effici
 
 
 def fixed_seconds(step: Step, device: Device, efficiency: Efficiency) -> float:
-  """Return the fixed seconds of a step, regardless of its examples: the limit of `step_seconds` for 0 examples."""
+  """Return the seconds of a step that do not depend on the number of examples: `step_seconds` for almost 0 examples."""
   return step_seconds(step, math.ulp(0.0), device, efficiency)
 
 

@@ -1,13 +1,14 @@
-"""Model a step on a known device: the kernels that libraries run, and the shares of the data sheet's rates they reach.
+"""Model a step on a known device: the kernels of libraries, and the shares of the data sheet's rates that they reach.
 
 In addition to the products of the layers (`layers.parts`) the model includes
   tiles      a convolution kernel computes tiles of TILE output maps, so that 80 maps cost as much as 128. This applies
              to the outputs in the forward pass and the weight gradient, and to the inputs in the input gradient.
   winograd   3x3 convolutions of stride 1 by F(2x2, 3x3), arXiv 1509.09308, with 16 instead of 36 products; 5x5 and
-             larger ones by FFT, arXiv 1312.5851, with about half of the products.
+             larger convolutions by FFT, arXiv 1312.5851, with about half of the products.
   traffic    layers after a convolution read and write its maps again: batch normalization (forward: 2 reads, 1 write;
-             backward: 2 reads of x, 2 of dy, 1 write of dx: 8 in total) and activation (2 and 3), or bias (2 and 1) and
-             activation. Pooling, sums and concatenations are not counted; the share of the bandwidth absorbs them.
+             backward: 2 reads of x, 2 of dy, 1 write of dx: 8 in total) and activation (forward 2, backward 3), or bias
+             (forward 2, backward 1) and activation. Pooling, sums and concatenations are not counted; the share of the
+             bandwidth absorbs them.
   fusion     in transformers, one kernel for each chain of element-wise operations (`Layer.fused_moved`).
   start      the host launches the kernels of each layer.
 
@@ -47,7 +48,7 @@ FORMS = {"float32": "float32", "tf32": "TF32", "bfloat16": "16 bits"}
 
 
 class Shares(NamedTuple):
-  """The shares of a device's rates, as in its data sheet, that kernels reach."""
+  """The shares of a data sheet's rates that kernels reach on a device."""
 
   product: float  # share of the peak in matrix products and direct convolutions
   memory: float = 1.0  # share of the memory bandwidth for the traffic that is counted
@@ -78,7 +79,7 @@ class DeviceStep(NamedTuple):
   efficiency: Efficiency
 
   def seconds(self, examples: float) -> float:
-    """Return the seconds of a step on `examples`."""
+    """Return the seconds of a step on `examples` examples."""
     return step_seconds(self.parts, examples, self.device, self.efficiency)
 
 
@@ -160,7 +161,7 @@ def extra(layer: Layer) -> float:
 def measured_costs(
   table: Table, device: Device, shares: Shares
 ) -> tuple[Callable[[int], AlgorithmCosts], Callable[[int], float]]:
-  """Return two functions of the mini-batch X: the costs of all convolutions, and the seconds of everything else.
+  """Return two functions of the mini-batch size X: the costs of all convolutions, and the seconds of everything else.
 
   The workspace sizes of `ddl.perf.convolution` are upper bounds, because fused kernels keep the transforms on the chip.
 
@@ -272,7 +273,8 @@ def _nearest(generation: str, kind: str, form: str) -> list[Shares]:
   """Return the known shares of the same kind of network on all devices.
 
   If there are fewer than two, add those of other kinds on the same device; if still fewer than two, return all shares
-  in the number format. For a generation without any shares, return those of all devices, kinds and formats.
+  in the number format. For a generation without any shares, return those of all devices, kinds and formats. `winograd`
+  is set to 0.
   """
   kinds, generations = ("convolution", "attention"), sorted({chip.generation for chip in chips().values()})
   same_device = [known(generation, other, form) for other in kinds]

@@ -65,7 +65,7 @@ def message_bytes(nbytes: float, name: str) -> float:
 def encode_seconds(nbytes: float, name: str, device: Device) -> float:
   """Return the seconds per step to compress and decompress gradients in format `name`; 0 for a cast.
 
-  nbytes: n, their bytes in float32. The result for an integer format is PASSES * n / memory bandwidth.
+  nbytes: n, the bytes of the gradients in float32. The result for an integer format is PASSES * n / memory bandwidth.
   """
   return PASSES * nbytes / device.memory_bandwidth if name.startswith("int") else 0.0
 
@@ -161,7 +161,7 @@ def sharded_seconds(
 def shard_units(job: Job) -> list[float]:
   """Return the float32 bytes of the FSDP units in forward order.
 
-  A unit has consecutive layers with at least UNIT bytes; the last unit may have fewer.
+  A unit has consecutive layers with at least UNIT bytes in total; the last unit may have fewer.
   """
   sizes, gathered = [], 0.0
   for nbytes in scaling.work_of(job.step, job.params_bytes).nbytes:
@@ -173,7 +173,7 @@ def shard_units(job: Job) -> list[float]:
 
 
 def sharded_memory(job: Job, shards: int, width: int = FLOAT) -> StepMemory:
-  """Return the memory of a step on sharded parameters: 1 / shards of all their copies, and AHEAD gathered units.
+  """Return the memory of a step with sharded parameters: 1 / `shards` of all copies, and AHEAD gathered units.
 
   width: bytes of a gathered value.
   """
@@ -186,7 +186,7 @@ def sharded_memory(job: Job, shards: int, width: int = FLOAT) -> StepMemory:
 def shardings(network: NetworkModel, workers: int, shards: int = 1) -> list[tuple[str, int]]:
   """Return (algorithm, number of shards) of each possible sharding with at least `shards` shards.
 
-  Parameters are sharded over all workers ("fsdp"), or over all workers of some nodes ("hybrid_fsdp").
+  Parameters are sharded over all workers ("fsdp"), or over all workers of 1, 2, 4, ... nodes ("hybrid_fsdp").
   """
   if workers < max(2, shards):
     return []
@@ -243,11 +243,11 @@ def averaged(step: float, message: float, period: int) -> float:
 
 
 def streaming(step: float, message: Callable[[float], float], nbytes: float, *, overlap: bool) -> tuple[float, int]:
-  """Return (seconds per local step, smallest delay that hides the exchange) of Streaming DiLoCo.
+  """Return (seconds per local step T, delay d) of Streaming DiLoCo.
 
-  Each of P = FRAGMENTS fragments is sent in int8 every H = STREAMING steps (ddl has 8 bits, the paper uses 4):
+  Each of P = FRAGMENTS fragments is sent in int8 every H = STREAMING steps (ddl uses 8 bits, the paper 4):
   T = T_step + P max(0, T_message(n / P) - d T_step) / H, d = min(ceil(T_message(n / P) / T_step), H / P). The delay is
-  at most H / P because the next fragment is sent after H / P steps.
+  at most H / P because the next fragment is sent after H / P steps, and 0 without overlap.
 
   Args:
     step: seconds of a step.
@@ -327,7 +327,8 @@ def synchronous(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Sp
 def sharded(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Speed]:
   """Predict the speeds of synchronous SGD with full sharding and with the fastest hybrid sharding.
 
-  Hybrid sharding precedes full sharding beyond the number of workers for which all-reduces were measured.
+  Full sharding is first in the list if all-reduces of that many workers were compared with measurements; otherwise,
+  hybrid sharding is first.
   """
   s = settings
   best: dict[str, Speed] = {}

@@ -1,8 +1,8 @@
 """Fit terms of the cost model to measurements: a link, the rates of a step, an efficiency curve.
 
-Links and rates minimize sum_i rho(log predicted_i - log measured_i), so that relative errors count equally from 1 kB to
-16 MB, with rho(r) = 2 (sqrt(1 + (r / SCALE)^2) - 1): quadratic for small errors and linear for large ones, so that a
-few outliers do not bias the fit.
+The fits of links and rates minimize sum_i rho(log predicted_i - log measured_i): a relative error counts equally for a
+message of 1 kB and one of 16 MB. rho(r) = 2 (sqrt(1 + (r / SCALE)^2) - 1) is quadratic for small errors and linear for
+large ones, so that a few outliers do not bias the fit.
 """
 
 import itertools
@@ -13,13 +13,14 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import least_squares, lsq_linear
 
+from ddl.errors import OptionError
 from ddl.perf import units
 from ddl.perf.cluster import LinkModel
 from ddl.perf.device import Efficiency
 
 SCALE = 0.1  # relative error above which a measurement counts as an outlier
-STARTS = (1e-2, 1.0)  # initial coefficients, as shares of the largest value that any measurement allows
-LEAST = 1e-9  # smallest coefficient, as a share of that value: keeps undetermined coefficients above 0
+STARTS = (1e-2, 1.0)  # initial coefficients, relative to `most` in `_fit`
+LEAST = 1e-9  # smallest coefficient, relative to `most` in `_fit`; it keeps undetermined coefficients above 0
 
 
 class Rates(NamedTuple):
@@ -47,7 +48,7 @@ def fit_link(
   """
   n, measured = _checked(seconds, nbytes)
   if len(set(n)) < 2:
-    raise ValueError("at least two message sizes are needed to fit latency and bandwidth.")
+    raise OptionError("message sizes", "at least two different numbers of bytes", [*map(float, n)])
   price = cost or (lambda size, link: link.seconds(size))
 
   def predicted(x: np.ndarray) -> np.ndarray:
@@ -63,13 +64,21 @@ def fit_rates(
 ) -> tuple[dict[str, Rates], np.ndarray]:  # fmt: skip
   """Fit rates to measured steps; also return the relative errors, predicted / measured - 1.
 
-  One rate of FLOP per second is fitted for each name in `kinds`; all steps share the other rates.
+  One rate of FLOP per second is fitted for each name in `kinds`; all steps share the other rates. The arguments have
+  one entry per measured step.
+
+  Args:
+    kinds: names of kinds of steps.
+    flop: FLOP.
+    nbytes: bytes read and written.
+    seconds: measured seconds.
+    fed: input bytes; () or only zeros: `Rates.feed` is not fitted.
   """
   work, measured = _checked(seconds, flop, nbytes, *([fed] if any(fed) else []))
   names = list(dict.fromkeys(kinds))
   terms = len(names) + len(work)
   if len(measured) < terms:
-    raise ValueError(f"at least {terms} measured steps are needed to fit {terms} rates, got {len(measured)}.")
+    raise OptionError("number of measured steps", f"at least {terms} to fit {terms} coefficients", len(measured))
   of_kind = [np.where([kind == name for kind in kinds], work[0], 0.0) for name in names]
   columns = np.stack([np.ones(len(measured)), *of_kind, *work[1:]])
   most = np.min(np.where(columns > 0, measured / np.maximum(columns, 1e-300), np.inf), axis=1)
@@ -84,17 +93,17 @@ def fit_efficiency(
 ) -> tuple[Efficiency, np.ndarray]:
   """Fit an efficiency curve to measured steps by relative least squares; also return the relative errors.
 
-  t(b) = F (b + half) / (peak * best) is linear in 1 / best and half / best, so the optimum within 0 < best <= 1 and
-  half >= 0 is global.
+  t(b) = F (b + half) / (peak * best), where F is `flop_per_example`, is linear in 1 / best and half / best. Therefore,
+  the optimum within 0 < best <= 1 and half >= 0 is global.
   """
   b, t = _checked(seconds, examples)
   scale = units.positive("FLOP per example", flop_per_example) / units.positive("peak (FLOP/s)", peak)
   if len(set(b)) < 2 or not b.all():
-    raise ValueError("at least two batch sizes of 1 example or more are needed to fit an efficiency curve.")
+    raise OptionError("batch sizes", "> 0, with at least two distinct values", [*map(float, b)])
   share = np.max(scale * b / t)
   if share > 1 + 1e-9:
-    raise ValueError(f"measured steps must not exceed the peak of {peak:g} FLOP/s, got {share:.3g} times the peak.")
-  columns = np.stack([scale * b / t, scale / t], axis=1)  # t / t = (1 / best, half / best) @ columns
+    raise OptionError("measured speed", f"at most the peak ({peak:g} FLOP/s)", f"{share:.3g} times the peak")
+  columns = np.stack([scale * b / t, scale / t], axis=1)  # columns @ (1 / best, half / best) = t / t
   inverse, product = lsq_linear(columns, np.ones_like(t), ([1.0, 0.0], np.inf), method="bvls").x  # exact on a bound
   curve = Efficiency(float(1 / inverse), float(product / inverse))
   return curve, scale * (b + curve.half) / curve.best / t - 1
@@ -109,7 +118,7 @@ def _fit(
 
   Args:
     predicted: coefficients -> predicted seconds.
-    most: the scale of each coefficient, about its largest possible value.
+    most: the scale of each coefficient, roughly its largest possible value.
     seconds: measured seconds.
   """
 
@@ -129,9 +138,9 @@ def _checked(seconds: Sequence[float], *others: Sequence[float]) -> tuple[np.nda
   """Check measurements, and return (others, seconds) as arrays; several `others` are stacked."""
   measured, rest = np.asarray(seconds, float), [np.asarray(o, float) for o in others]
   if any(o.shape != measured.shape for o in rest):
-    raise ValueError(f"numbers of measurements must be equal, got {[*map(len, (measured, *rest))]}.")
+    raise OptionError("numbers of measurements", "equal", [*map(len, (measured, *rest))])
   if not (len(measured) and np.all(np.isfinite(measured)) and np.all(measured > 0)):
-    raise ValueError("measured seconds must be finite and above 0.")
+    raise OptionError("measured seconds", "one or more finite numbers > 0", measured.tolist())
   if not all(np.all(np.isfinite(o)) and np.all(o >= 0) for o in rest):
-    raise ValueError("bytes, FLOP and examples must be finite and >= 0.")
+    raise OptionError("bytes, FLOP and examples", "finite and >= 0", [o.tolist() for o in rest])
   return (rest[0] if len(rest) == 1 else np.stack(rest)), measured

@@ -27,7 +27,7 @@ class Volume(NamedTuple):
 
 
 class LayerGroups(NamedTuple):
-  """The number of groups into which the nodes are divided for a layer."""
+  """The division of the nodes into groups for a layer, and its communication volume."""
 
   layer: str
   kind: str  # "data", "model" or "hybrid"

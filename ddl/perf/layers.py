@@ -57,12 +57,12 @@ class Layer(NamedTuple):
 
   @property
   def input_values(self) -> int:
-    """Number of input values per example: ifm ih iw."""
+    """Number of input values per example: ifm ih iw, once per active expert."""
     return self.inputs * self.size_in[0] * self.size_in[1] * self.active
 
   @property
   def activations(self) -> int:
-    """Number of output values per example: ofm ow oh."""
+    """Number of output values per example: ofm ow oh, once per active expert."""
     return self.outputs * self.size_out[0] * self.size_out[1] * self.active
 
   @property
@@ -79,8 +79,9 @@ class Layer(NamedTuple):
   def fused_moved(self) -> int:
     """Number of values moved if element-wise operations are fused, as XLA, torch.compile and llm.c do.
 
-    One kernel adds the residual and normalizes: it reads two values and writes two; its backward pass reads the
-    gradients of both results and the sum, and writes one gradient: 8 in total. Products move the same values.
+    One kernel adds the residual and normalizes. Per output, it reads two values and writes two; its backward pass reads
+    the gradients of both results and the sum, and writes one gradient: 8 in total. Products move as many values as
+    without fusion.
     """
     return 8 * self.activations if self.groups == self.inputs == self.outputs else self.moved
 
@@ -105,7 +106,7 @@ class Embedding(Layer):
 
 
 class Tied(Layer):
-  """A dense layer on each token with the weights of another layer: it takes FLOP, and adds only its bias."""
+  """A dense layer on each token with another layer's weights: it takes FLOP, but only its bias adds parameters."""
 
   __slots__ = ()
 
@@ -117,8 +118,8 @@ class Tied(Layer):
 class Recurrent(Layer):
   """A dense layer on the state of a recurrent network, one token after the other.
 
-  Each token reads the weights again in the forward pass and in the gradient of the state; the gradients of the weights
-  are computed for all tokens at once (Appleyard et al. 2016, arXiv 1604.01946).
+  The forward pass and the gradient of the state read the weights again for each token; the gradients of the weights are
+  computed for all tokens at once (Appleyard et al. 2016, arXiv 1604.01946).
   """
 
   __slots__ = ()
@@ -129,7 +130,7 @@ class Recurrent(Layer):
 
 
 class Pointwise(Layer):
-  """A pointwise function of each token without parameters, such as an activation function, a residual sum or a loss."""
+  """A function without parameters on each token, such as an activation function, a residual sum or a loss."""
 
   __slots__ = ()
   weights = params = NOTHING
@@ -180,7 +181,7 @@ class Attention(Pointwise):
 
   @property
   def saved(self) -> int:
-    """Number of saved values: output and probabilities (5 a s^2 b bytes in 16 bits, arXiv 2205.05198)."""
+    """Number of saved values: the output, and 5 / 2 per score (5 a s^2 b bytes in 16 bits, arXiv 2205.05198)."""
     return self.activations + 5 * self.scores // 2
 
   @property
@@ -193,7 +194,7 @@ class Attention(Pointwise):
 
   @property
   def fused_moved(self) -> int:
-    """Number of values moved: the same, because only attention in one kernel avoids the scores."""
+    """Number of values moved: as without fusion, because only attention in one kernel avoids moving the scores."""
     return self.moved
 
 
@@ -209,7 +210,7 @@ class FusedAttention(Attention):
 
   @property
   def train_flop(self) -> int:
-    """FLOP of training: two products forward, five backward (scores again, dV, dP, dQ, dK), 7 macs in total."""
+    """FLOP of training: two products forward, five backward (scores again, dV, dP, dQ, dK), 7 * macs in total."""
     return 7 * self.macs
 
   @property
@@ -226,7 +227,7 @@ class FusedAttention(Attention):
 class FullAttention(FusedAttention):
   """Attention in one kernel without a mask: to the same tokens, or from a decoder to its encoder's tokens (`size_in`).
 
-  From a decoder to its encoder, inputs are keys and values only, because the queries belong to other tokens.
+  If a decoder attends to its encoder, the inputs are keys and values only, because the queries belong to other tokens.
   """
 
   __slots__ = ()
@@ -266,10 +267,10 @@ def params_bytes(table: Table) -> int:
 
 
 def train_flop(table: Table) -> int:
-  """Return the FLOP of training per example: 6 per multiply-accumulate.
+  """Return the FLOP of training per example: 6 per multiply-accumulate, and 7 in attention in one kernel.
 
-  As in arXiv 1602.06709 this includes the input gradient of the first layer, which a step does not compute: 0.4 % too
-  much for VGG-A.
+  As in arXiv 1602.06709, this includes the input gradient of the first layer, although a step does not compute it. For
+  VGG-A, the result is therefore 0.4 % too large.
   """
   return sum(layer.train_flop for layer in table)
 

@@ -13,7 +13,7 @@ from ddl.perf.plan import LANGUAGE, TrainingPlan
 from ddl.perf.units import bytes_text, percent
 
 SCORE = 5  # bytes stored per attention score without fused attention (arXiv 2205.05198)
-MOST_MEMBERS = 11  # largest power of two of devices per worker that is considered
+MOST_MEMBERS = 11  # numbers of devices per worker that are considered: powers of two below 2 ** MOST_MEMBERS
 
 
 def text(job: Job, result: TrainingPlan, cluster: Cluster) -> list[str]:
@@ -23,7 +23,7 @@ def text(job: Job, result: TrainingPlan, cluster: Cluster) -> list[str]:
     return []
   memory = _memory(job, result, cluster, best)
   part = best.batch // result.workers // best.micro
-  states = "optimizer states" if job.table else "states"
+  states = "optimizer states" if job.table else "other training state"
   activations = "recomputed activations" if job.recomputed else "activations"
   counted = (
     f"{bytes_text(memory.total(part))} of {bytes_text(device.memory)}, of which a step can use {percent(USABLE)}: "
@@ -36,7 +36,7 @@ def text(job: Job, result: TrainingPlan, cluster: Cluster) -> list[str]:
 
 
 def accumulated(job: Job, result: TrainingPlan, cluster: Cluster, speed: Speed) -> Speed:
-  """Return `speed` with as many microbatches as a step of ddl's transformers needs; unchanged if none are enough."""
+  """Return `speed` with as many microbatches as a step of ddl's transformers needs; unchanged if no number fits."""
   if not job.states or speed.algorithm == "tensor_zero1":
     return speed
   return speed._replace(micro=_microbatches(job, result, cluster, speed) or speed.micro)
@@ -93,8 +93,8 @@ def _savings(job: Job, limit: float) -> list[str]:
     before, after = (bytes_text(memory.per_example) for memory in (job.memory, job.remat()))
     most = math.floor((limit - job.remat().fixed) / job.remat().per_example)
     lines.append(
-      f"--config.model.remat=True stores {after} instead of {before} per example, so that {max(0, most):,} fit, and "
-      "computes most of the forward pass a second time."
+      f"--config.model.remat=True stores {after} instead of {before} per example, so that {max(0, most):,} "
+      "examples fit, and computes most of the forward pass a second time."
     )
   members = next((2**i for i in range(1, MOST_MEMBERS) if needed <= 2**i * limit and job.least % 2**i == 0), 0)
   if members:

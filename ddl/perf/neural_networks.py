@@ -6,10 +6,10 @@ bias; batch normalization is a separate layer.
 
 Transformers: blocks of attention and a feed-forward network on `tokens` tokens; an example is a sequence. A token costs
 6 FLOP per parameter plus 12 layers * width * tokens for the scores (Kaplan et al. 2020, arXiv 2001.08361). Encoders,
-encoder-decoders and mixtures of experts are variants. A mixture sends all its parameters and computes those of the
-active experts.
+encoder-decoders and mixtures of experts are variants. A mixture of experts sends all its parameters, and computes only
+with those of the active experts.
 
-A name can set other sizes: `llama_8b:length=4096`, or `transformer:layers=24,width=2048`, which is GPT-2 otherwise.
+A name can set other sizes: `llama_8b:length=4096`, or `transformer:layers=24,width=2048`, a GPT-2 of these sizes.
 """
 
 import tomllib
@@ -36,7 +36,7 @@ from ddl.perf.layers import (
 from ddl.ranges import Range, check, integers
 
 CONVOLUTIONAL, TRANSFORMER, RECURRENT = "convolutional", "transformer", "recurrent"  # tables of neural_networks.toml
-CUSTOM, BASE, HEAD = "transformer", "gpt2_124m", 64  # `transformer:...` is BASE with heads of this width
+CUSTOM, BASE, HEAD = "transformer", "gpt2_124m", 64  # `transformer:...` is BASE with heads of width HEAD
 KEYS = ("layers", "width", "heads", "kv_heads", "hidden", "length", "targets", "vocabulary", "experts", "active")
 FIELDS = {"length": "tokens"}  # keys of `NAME:key=value,...` whose field has another name
 MOST = {"layers": 1000, "experts": 1000}
@@ -55,7 +55,7 @@ def has(name: str) -> bool:
 
 
 def title(name: str) -> str:
-  """Return the title of a layer table."""
+  """Return the title of a layer table, given its name without sizes."""
   if name in _read()[CONVOLUTIONAL]:
     return _read()[CONVOLUTIONAL][name]["title"]
   net = sizes(name)
@@ -209,7 +209,7 @@ class TransformerSizes(NamedTuple):
   experts: int = 1  # feed-forward networks of a block
   active: int = 1  # of which this many process each token
   segments: int = 0  # above 0: BERT's segment embeddings, and its outputs for masked tokens and the next sentence
-  patch: int = 0  # above 0: the tokens are patches of this side of an image, and one for the class
+  patch: int = 0  # above 0: the tokens are square image patches with sides of this length, and a class token
   targets: int = 0  # above 0: tokens of a decoder, which attends to the encoder's `tokens`
   buckets: int = 0  # learned biases of relative positions, for each head
 
@@ -224,7 +224,7 @@ class RecurrentSizes(NamedTuple):
 
 
 def transformer_sizes(name: str) -> TransformerSizes:
-  """Return the sizes of a transformer. Raises OptionError as `sizes` does."""
+  """Return the sizes of a transformer. Raises OptionError as `sizes` does, and for networks of other kinds."""
   net = sizes(name)
   if not isinstance(net, TransformerSizes):
     raise OptionError("model", "a transformer", f"'{name}'")
@@ -232,7 +232,7 @@ def transformer_sizes(name: str) -> TransformerSizes:
 
 
 def sizes(name: str) -> TransformerSizes | RecurrentSizes:
-  """Return the sizes of a network: of neural_networks.toml, with the changes in "NAME:key=value,...".
+  """Return the sizes of a network from neural_networks.toml, with the changes in "NAME:key=value,...".
 
   The key `length` sets the number of tokens. `transformer` is GPT-2 with heads of width 64.
 
@@ -258,7 +258,9 @@ def _resized(net: TransformerSizes | RecurrentSizes, text: str, custom: bool) ->
     key, _, value = item.partition("=")
     if key not in defaults or key in values:
       known = ", ".join(f"{key}={default}" for key, default in defaults.items())
-      raise OptionError("model's sizes", f"some of {known}, each once", f"'{item}'")
+      raise OptionError(
+        "model's sizes", f"KEY=VALUE pairs, each key at most once (keys and defaults: {known})", f"'{item}'"
+      )
     check(f"model's {key}", int(value) if value.isdecimal() else value, integers(1, MOST.get(key, 2**24)))
     values[FIELDS.get(key, key)] = int(value)
   if isinstance(net, RecurrentSizes):
@@ -292,7 +294,7 @@ def _defaults(net: TransformerSizes | RecurrentSizes, custom: bool) -> dict[str,
 def recurrent(net: RecurrentSizes) -> Table:
   """Return the layers of an LSTM; those of layer i are named i/...
 
-  The products with the inputs of all tokens are one product; those with the state follow each other.
+  The products with the inputs of all tokens are one product; those with the state are computed token by token.
   """
   tokens, width = (1, net.tokens), net.width
 

@@ -54,7 +54,7 @@ class Visits(NamedTuple):
 
 
 class Pattern(NamedTuple):
-  """All messages of an algorithm."""
+  """The communication pattern of an algorithm: all its messages."""
 
   local: tuple[Op, ...] = ()  # collectives of every step; the step waits for them
   exchanges: tuple[ExchangePattern, ...] = ()

@@ -21,16 +21,16 @@ from ddl.perf.units import bytes_text, percent
 MOST_SPLIT = 4096  # maximum number of devices over which parameter states are sharded
 
 
-LARGE = 1024  # examples per step
+LARGE = 1024  # examples per step above which a global batch may need another optimizer
 
 
 class UsualBatch(NamedTuple):
-  """The global batch sizes that published jobs used; they guide jobs with an unknown critical batch size."""
+  """The global batch sizes that published jobs used; a plan starts from them if the critical batch size is unknown."""
 
   examples: int  # the largest batch
   source: str
   start: int = 0  # the smallest batch; 0: the same as the largest
-  large: str = ""  # optimizer for batches above LARGE; "": no other one
+  large: str = ""  # optimizer for batches above LARGE; "": the same as for smaller batches
 
   def per_worker(self, workers: int) -> int:
     """Return a worker's share of the largest batch, at least 1.
@@ -70,8 +70,8 @@ class Job(NamedTuple):
   table: Table = ()  # layer table, if there is one; its convolutions enter the 0-1 program
   kind: str = ""  # if there is no table: the kind of network, as in `device_step`
   remat: Callable[[], StepMemory] | None = None  # memory with config.model.remat=True; None: not an option
-  least: int = 32  # smallest X to recommend
-  most: int | None = None  # largest X: examples per worker in the data; None: unlimited
+  least: int = 32  # smallest X to recommend; for a config, its microbatch
+  most: int | None = None  # largest microbatch: a worker's examples / microbatches of the config; None: unlimited
   data: int | None = None  # examples in the data, for all workers together
   shares: Shares | None = None  # the shares of the device's peak rates from which `step` was computed
   split: int = 1  # number of devices over which the parameter states are sharded
@@ -155,10 +155,9 @@ def fitting(table: Table, cluster: Cluster, workers: int = 0) -> ParameterStates
 
   least = next((2**i for i in range(MOST_SPLIT.bit_length()) if memory(2**i)), 0)
   if not least:
-    need = training_memory(table, form, recomputed=True).per_example
-    raise OptionError(
-      "activations of a sequence", f"at most {bytes_text(limit)} (what a device can use)", bytes_text(need)
-    )
+    need = training_memory(table, form, recomputed=True, split=MOST_SPLIT).total(1)
+    option = f"memory of a step on one sequence (recomputed, with states sharded over {MOST_SPLIT} devices)"
+    raise OptionError(option, f"at most {bytes_text(limit)} (what a device can use)", bytes_text(need))
   split, whole = least, training_memory(table, form)
   while split > 1 and whole.fixed > limit / 4 * split and (not workers or 2 * split <= workers):
     split *= 2
@@ -171,7 +170,10 @@ def fitting(table: Table, cluster: Cluster, workers: int = 0) -> ParameterStates
 
 
 def place(job: Job, cluster: Cluster) -> PlacedJob:
-  """Return the job with the efficiency known for its kind of network on the device, or else that of the cluster."""
+  """Place a job on a cluster, with the efficiency known for its kind of neural network on this device, if any.
+
+  Otherwise, the job gets the efficiency of the cluster.
+  """
   known = device_step.find(cluster.device, device_step.kind_of(job.table) if job.table else job.kind)
   if known is None:
     return PlacedJob(job._replace(source=f"{percent(cluster.efficiency.best)} of the peak, from the cluster"), cluster)
@@ -181,7 +183,10 @@ def place(job: Job, cluster: Cluster) -> PlacedJob:
 
 
 def with_shares(cluster: Cluster, model: str) -> Cluster:
-  """Return the cluster with the efficiency known for a model's kind of network, if any, and its origin in `source`."""
+  """Return the cluster with the efficiency known for a model's kind of network on its device, if any.
+
+  `source` then also states where this efficiency is from.
+  """
   known = device_step.find(cluster.device, device_step.kind_of_model(model))
   if known is None:
     return cluster

@@ -3,9 +3,9 @@
 The planner follows Zou et al. 2017, arXiv 1709.06622 (memory and convolutions, lemmas on workers and servers), and the
 hiding condition of DaSGD, arXiv 2006.00441. The choice of examples per worker also takes the exchange into account.
 
-The planner recommends synchronous SGD if it is not much slower than all others. Among the algorithms that are nearly
-the fastest, it recommends the one closest to SGD: gradients in fewer bits, messages delayed by a few steps, averages
-between islands (sites or nodes), long periods.
+The planner recommends synchronous SGD if it is not much slower than the fastest algorithm. Otherwise, it recommends the
+algorithm closest to SGD among those that are nearly the fastest. In order of increasing distance from SGD, these are
+gradients in fewer bits, messages delayed by a few steps, averages between islands (sites or nodes), and long periods.
 """
 
 import math
@@ -66,7 +66,7 @@ class SizeRow(NamedTuple):
   step: float  # seconds of a step without any exchange
   efficiency: float  # of synchronous SGD
   best: Speed  # the recommended algorithm
-  relative: float | None = None  # synchronous SGD's seconds to a loss / the smallest of all rows, if B_c is known
+  relative: float | None = None  # synchronous SGD's seconds to a given loss / the smallest of all rows, if B_c is known
 
 
 class TrainingPlan(NamedTuple):
@@ -181,7 +181,8 @@ def plan(
   batch = choose_batch(sized, cluster, *size)
   rows = [*plan_rows.one_worker(sized, cluster, batch, rule)]
   if shards > 1:
-    why = f"the parameters and their states do not fit in one worker's memory, but fit in that of {shards} workers"
+    why = "parameters, gradients and optimizer states do not fit in the memory of one worker, but fit in that of "
+    why += f"{shards} workers"
     limit = f"memory: at least {shards} of the {workers} workers must share a copy"
     rows.append(PlanRow("shards", str(shards), why, limit))
   rows += [*plan_rows.all_workers(sized, cluster, batch, workers, counts, seconds, overhead), *exchange_rows]

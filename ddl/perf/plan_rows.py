@@ -48,7 +48,7 @@ def counts(cluster: Cluster, requested: int, least: float, first: int = 1) -> Wo
   if not 0 <= requested <= limit:
     raise OptionError("workers", f"from 1 to {limit:,} on this cluster", requested)
   if first > (workers := min(requested or limit, limit)):
-    raise OptionError("workers", f"at least {first} (to hold the parameters and their states)", workers)
+    raise OptionError("workers", f"at least {first} (to hold parameters, gradients and optimizer states)", workers)
   return WorkerCounts(max(cluster.workers or max(TRIED, requested), first), least, first)
 
 
@@ -76,7 +76,7 @@ def one_worker(job: Job, cluster: Cluster, batch: WorkerBatch, rule: str) -> lis
   if job.source:
     rows.append(_efficiency(job, cluster, batch))
   counted = (
-    "parameters, gradients, states and activations, counted for "
+    "parameters, gradients, other training state and activations, counted for "
     f"{pluralize(batch.examples // batch.micro, 'example')}: {bytes_text(batch.needed)}"
   )
   device = cluster.device
@@ -91,8 +91,8 @@ def one_worker(job: Job, cluster: Cluster, batch: WorkerBatch, rule: str) -> lis
 
 def _examples(job: Job, batch: WorkerBatch, rule: str) -> PlanRow:
   x = batch.examples
-  rule = (
-    rule or f"the smallest of {job.least}, {2 * job.least}, ... that fits and has {percent(ENOUGH)} of the best rate"
+  rule = rule or (
+    f"the smallest of {job.least}, {2 * job.least}, ... that fits and has at least {percent(ENOUGH)} of the best rate"
   )
   why = (
     f"{rule}: {x} / {seconds_text(batch.step)} = {rate_text(batch.rate)} examples/s per "
@@ -190,7 +190,7 @@ def all_workers(
   compute = (single(x * workers, no_start) - less) * workers / max(1, workers - 1)
   fixed = max(0.0, step - compute / workers) if measured is None else measured * step  # < 0 only by rounding
 
-  def exposed(count: int) -> float:  # seconds with all examples on `count` workers
+  def exposed(count: int) -> float:  # seconds of waiting with all examples on `count` workers
     share = x * workers / count
     waited = exact(count, share, micro) - single(share)
     return waited if waited > 1e-9 * single(share) else 0.0  # otherwise a rounding error
@@ -245,7 +245,7 @@ def all_reduce(nbytes: float, workers: int, network: NetworkModel) -> PlanRow:
   limit = f"the bound {formula} = {bound} with p = {count}"
   if library := network.library:
     sizes = " to ".join(map(bytes_text, library.sizes))
-    limit += f"; {library.name} was compared with measurements to {library.tested}, messages of {sizes}"
+    limit += f"; {library.name} was compared with measurements up to {library.tested} and with messages of {sizes}"
   return PlanRow("all-reduce", next(iter(table)), why, limit)
 
 
@@ -257,7 +257,7 @@ def choose_periods(
   Args:
     message: seconds of an all-reduce.
     visit: seconds of a worker's visit to the servers.
-    served: seconds for which the servers are busy with one visit of every worker.
+    served: seconds for which the servers are busy with one visit from every worker.
     step: seconds of a step.
     share: largest share of a round spent waiting.
     overlap: whether exchanges overlap computation.

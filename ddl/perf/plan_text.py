@@ -18,7 +18,7 @@ from ddl.perf.units import bytes_text, columns, percent, rate_text, rough_rate, 
 
 WIDTH, INDENT = 118, 13
 SLOW, FAST = 0.5, 1.05  # rates relative to the recommended one: too slow to consider, and notably faster
-CONFIGS = {"gpt2_124m": "configs/gpt2_tokens.py", "resnet50": "configs/imagenet_resnet50.py"}  # of layer tables
+CONFIGS = {"gpt2_124m": "configs/gpt2_tokens.py", "resnet50": "configs/imagenet_resnet50.py"}  # by layer table
 EXACT = ("sync_sgd", "fsdp", "hybrid_fsdp", "tensor_zero1")
 FAILURES = 419 / 54 / 16_384  # unexpected interruptions per device and day (arXiv 2407.21783)
 LOST = 0.1 * 54 * 24 / 466  # hours per interruption: less than 10 % of 54 days with 466 interruptions were lost
@@ -29,12 +29,12 @@ FAILURES_SOURCE = (
 SELDOM = 1 / 30  # failures per day; fewer are not mentioned
 LOSSY = "The cost of compression is assumed and often higher (arXiv 2103.00543), so measure the gain."
 SETTINGS = (
-  "Set the config's data, and its learning rate, warm-up and decay unless they are for this batch and these steps."
+  "Set the config's data. Adjust its learning rate, warm-up and decay if they are for another batch or number of steps."
 )
 UNCOMPARED = "Rates of this algorithm were not compared with published runs."
 WORDS = {  # words of settings that need an explanation
-  "fragments": "fragments: parts of the model, of which each has its own averages.",
-  "shards": "shards: workers that hold the parameters together.",
+  "fragments": "fragments: parts of the model that are averaged separately.",
+  "shards": "shards: workers over which one copy of the parameters is split.",
   "rank": "rank: columns of PowerSGD's factors.",
   "groups of": "groups: devices of a node that split each layer.",
 }
@@ -106,7 +106,7 @@ def effect(speed: Speed, language: bool) -> str:
   if speed.algorithm in (IMAGES if language else LANGUAGE):
     return f"unknown: published for {'images' if language else 'language models'}"
   most = SHOWN[speed.algorithm][0]
-  return f"published up to {most} steps" if speed.steps <= most else f"unknown: published to {most} steps"
+  return f"published up to {most} steps" if speed.steps <= most else f"unknown: published up to {most} steps"
 
 
 def _compressed(speed: Speed) -> str:
@@ -207,7 +207,7 @@ def _run(job: Job, result: TrainingPlan, cluster: Cluster, arguments: str, amoun
 
 
 def _settings(job: Job, line: str) -> list[str]:
-  """Describe what the user has to add to a command for a layer table."""
+  """Return what the user still has to set before running the command `line`, as sentences; [] if nothing."""
   if "=FILE" in line:
     return [
       "FILE is a config with this model (if ddl lacks it, see docs/howto/custom_model.md), your data, and a learning "
@@ -237,7 +237,7 @@ def _speed(job: Job, result: TrainingPlan, cluster: Cluster) -> list[str]:
 
 
 def _expected(job: Job, result: TrainingPlan, cluster: Cluster) -> published.ExpectedRates | None:
-  """Return the expected rates of synchronous SGD on several workers; None for other algorithms, without data."""
+  """Return the expected rates of synchronous SGD without PowerSGD on several workers, and None otherwise."""
   best, workers = result.advised, result.workers
   if workers == 1 or best.algorithm != "sync_sgd" or not best.setting.endswith("gradients"):
     return None
@@ -273,7 +273,7 @@ def _why(job: Job, result: TrainingPlan, cluster: Cluster) -> list[str]:
   if s.step < SHORTEST:
     return [
       f"Warning: a step of {seconds_text(s.step)} is shorter than its launch on a real machine, which takes at least "
-      "tens of microseconds. The cluster's description has no such time (device.start)."
+      "tens of microseconds. This time is device.start in the cluster's description."
     ]
   if result.single:
     gain = "too small a gain" if best.seconds < result.single.seconds else "no gain"
@@ -283,7 +283,10 @@ def _why(job: Job, result: TrainingPlan, cluster: Cluster) -> list[str]:
     ]
   if s.shards > 1:
     added = max(0.0, best.seconds * (1 - best.efficiency))
-    lines = [f"The parameters and their states do not fit on one device. Messages add {seconds_text(added)} to a step."]
+    lines = [
+      "Parameters, gradients and optimizer states do not fit on one device. Messages add "
+      f"{seconds_text(added)} to a step."
+    ]
     if best.algorithm == "tensor_zero1":
       lines += [
         f"Groups of devices that split each layer train on {best.batch:,} examples per step, where {plain.algorithm} "
@@ -315,15 +318,15 @@ def _batch(job: Job, result: TrainingPlan, critical: float) -> list[str]:
   if critical:
     return [
       f"The critical batch B_c is {critical:,.0f} examples, from the run's gradient noise scale. With B = {whole:,} "
-      f"examples per step, a loss takes 1 + B / B_c = {examples_factor(whole, critical):.3g} times the examples that "
-      "very small batches need (arXiv 1812.06162)."
+      f"examples per step, reaching a given loss takes 1 + B / B_c = {examples_factor(whole, critical):.3g} times the "
+      "examples that very small batches need (arXiv 1812.06162)."
     ]
   lines = []
   if usual and usual.exceeded(whole):
     fewer = "fewer workers, or tensor or pipeline parallelism," if job.tokens else "fewer workers"
     lines.append(
       f"Warning: {whole:,} examples{_tokens(job, whole)} per step are {whole / usual.examples:.3g} times the largest "
-      f"usual batch. A loss then probably takes more examples; {fewer} allow a smaller batch."
+      f"usual batch. Reaching a given loss then probably takes more examples; {fewer} allow a smaller batch."
     )
   if usual:
     lines.append(f"{result.rule[:1].upper()}{result.rule[1:]}. {usual.source}." if result.rule else f"{usual.source}.")
@@ -432,7 +435,7 @@ def _families(job: Job, result: TrainingPlan, compare: str, explain: bool) -> li
 
 def _sizes(result: TrainingPlan) -> list[str]:
   """Format the table of batch sizes."""
-  relative = ["time to a loss"] * (result.table[0].relative is not None)
+  relative = ["relative time to a loss"] * (result.table[0].relative is not None)
   head = ["examples/worker", "recommended", "step", "sync_sgd", *relative]
   rows = [
     [f"{x:,}" + (f" ({micro} x {x // micro})" if micro > 1 else ""), f"{row.best.algorithm} ({row.best.setting})",

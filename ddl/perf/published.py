@@ -24,7 +24,7 @@ SEVERAL_NODES = ReachedRates(0.77, 1.08, 152, 11)
 
 
 def interval(hidden: float, exposed: float, reached: ReachedRates) -> tuple[float, float]:
-  """Return the interval in which 80 % of published rates were: (low * e, max(high * e, h)).
+  """Return an interval that contains at least 80 % of the published rates: (low * e, max(high * e, h)).
 
   Args:
     hidden: h, the rate that is predicted if the backward pass hides the all-reduce.
@@ -48,11 +48,12 @@ class ExpectedRates(NamedTuple):
 
 
 def expected(hidden: float, exposed: float, several: bool) -> ExpectedRates:
-  """Return the `interval` for workers on one or on several nodes."""
+  """Return the `interval`, with an explanation, for workers on one node or, if `several`, on several nodes."""
   rates, nodes = (SEVERAL_NODES, "several nodes") if several else (ONE_NODE, "one node")
   low, high = interval(hidden, exposed, rates)
   text = (
     f"80 % of {rates.points} published runs on {rates.systems} systems of {nodes} reached {percent(rates.low)} to "
-    f"{percent(rates.high)} of the rate without overlap, here {rough_rate(exposed)}, or up to the rate with overlap."
+    f"{percent(rates.high)} of the rate predicted without overlap ({rough_rate(exposed)}). The range also includes the "
+    "rate predicted with overlap."
   )
   return ExpectedRates(low, high, text)

@@ -28,7 +28,7 @@ class Curve(NamedTuple):
   points: list[ScalingPoint]
   measured: Mapping[int, float] = MappingProxyType({})  # workers -> seconds per step of real runs
   largest: float = math.inf  # examples of a step that fit in a worker's memory
-  exposed: ScalingPoint | None = None  # synchronous SGD: the last of `points`, without overlap
+  exposed: ScalingPoint | None = None  # for synchronous SGD: the last of `points` if nothing overlapped
 
   def fits(self, point: ScalingPoint) -> bool:
     """Return whether the point's step fits in a worker's memory."""
@@ -82,7 +82,7 @@ def reached(curve: Curve, network: NetworkModel) -> str:
 
 
 def verdict(curve: Curve) -> str:
-  """Describe where the curve stops scaling, the largest loss there, and how many workers have enough memory."""
+  """Describe how far the curve scales, what costs the most time there, and the fewest workers with enough memory."""
   points = curve.possible
   text = _scales(points)
   if len(points) == len(curve.points):

@@ -40,7 +40,7 @@ class StepWork(NamedTuple):
   """The computation and gradient bytes of a step, by layers in the order of the forward pass."""
 
   parts: tuple[LayerWork, ...]  # the parts of the step in the roofline model
-  nbytes: tuple[float, ...]  # float32 bytes of the parameters per layer; one number if the parts have no parameters
+  nbytes: tuple[float, ...]  # float32 bytes of the parameters per layer; only the total if every `held` is 0
   parts_per_layer: int = 1  # consecutive parts that form one layer of the timeline, with one entry of `nbytes`
   micro: int = 1  # microbatches per step
 
@@ -89,7 +89,10 @@ def _sums(numbers: Sequence[float], size: int) -> list[float]:
 
 
 def seconds_and_waiting(run: Scenario) -> tuple[float, float]:
-  """Return (seconds per step, share of this time spent waiting for messages, which instant links would save)."""
+  """Return (seconds per step, share of this time spent waiting for messages).
+
+  For collectives, the share is what links with zero latency and infinite bandwidth would save.
+  """
   if run.pattern.visits and run.workers > 1:
     return _visits(run)
   seconds, instant = seconds_of(run), _with_links(_with_links(run.cluster, latency=0.0), bandwidth=math.inf)
@@ -273,7 +276,7 @@ class ScalingPoint(NamedTuple):
 
   @property
   def limit(self) -> str:
-    """The name of the largest loss, or "nothing" if it is less than 1 % of the step."""
+    """The cause that costs the most time per step (one of LOSSES), or "nothing" if it costs less than 1 % of a step."""
     most = max(self.losses, key=lambda name: self.losses[name])
     return most if self.losses[most] >= 0.01 * self.seconds else "nothing"
 
@@ -337,7 +340,8 @@ def _at_pace(job: StepWork, cluster: Cluster, examples: int, batch: int) -> Clus
 def _with_links(cluster: Cluster, **change: float) -> Cluster:
   """Return the cluster with a changed latency or bandwidth of all links.
 
-  If the latency changes, the latencies of the communication library become 0.
+  If the latency changes, the latencies of the communication library become 0; if the bandwidth changes, its largest
+  bandwidth becomes infinite.
   """
   network = cluster.network
   inside = network.inside and network.inside._replace(**change)

@@ -5,8 +5,9 @@ reply from each. L is the latency, G = 1 / bandwidth. In asynchronous visits onl
 latency: a worker sends its messages to the servers one after the other, without waiting for the previous message to
 arrive.
 
-Locks are free: messages also share the link in lock-free algorithms (Hogwild), and an update of n bytes moves 3 n bytes
-through the server's memory, which takes no longer than n bytes over the link (arXiv 1708.02983, arXiv 1709.06622).
+Locks cost no time: messages also share the link in lock-free algorithms (Hogwild), and an update of n bytes moves
+3 n bytes through the server's memory, which takes no longer than n bytes over the link (arXiv 1708.02983, arXiv
+1709.06622).
 
 A message is split evenly over the servers and its parts are sent together, so that all servers have the same load: it
 is enough to simulate one of them.
@@ -54,7 +55,7 @@ def node_seconds(up: float, down: float, workers: int, network: NetworkModel, pe
 
 
 def served_seconds(nbytes: float, workers: int, link: LinkModel, network: NetworkModel, servers: int = 1) -> float:
-  """Return the seconds for which links are busy with one visit of every worker: a lower bound for a worker round.
+  """Return the seconds for which links are busy with one visit from every worker: a lower bound for a worker round.
 
   It is the larger of two times: p (n G / S) (2 - duplex) on the servers' links, or `node_seconds` on a node's link.
   """
@@ -64,7 +65,7 @@ def served_seconds(nbytes: float, workers: int, link: LinkModel, network: Networ
 
 
 def check_servers(servers: int, nbytes: float) -> int:
-  """Return the number of servers. Raises OptionError if there are more servers than float32 parameters in `nbytes`."""
+  """Return the number of servers; raise OptionError unless it is from 1 to the number of float32 values in `nbytes`."""
   units.count("number of servers", servers)
   most = max(1, int(units.amount("bytes of a message", nbytes)) // FLOAT)
   if servers > most:
@@ -82,7 +83,7 @@ class VisitSeconds(NamedTuple):
 def visit_parts(
   up: float, down: float, workers: int, link: LinkModel, network: NetworkModel, servers: int = 1
 ) -> VisitSeconds:
-  """Return the parts of a visit: the bytes on the server's link are its service, the rest is message time.
+  """Return the parts of a visit: the time of its bytes on the server's link is its service, the rest is message time.
 
   If the full nodes' links are slower than the servers' links, they determine the service: the visits of p workers then
   take `node_seconds` in total.
@@ -96,7 +97,8 @@ def mean_round(hidden: np.ndarray, exposed: np.ndarray, visit: VisitSeconds, rou
 
   Args:
     hidden: seconds of computation that overlap the visit, [rounds, workers]; all 0 without overlap.
-    exposed: seconds of the other computation of each round, [rounds, workers]. Both arrays are repeated.
+    exposed: seconds of the other computation of each round, [rounds, workers]. The rows of both arrays are repeated for
+      further rounds.
     visit: the parts of a visit.
     rounds: number of simulated rounds per worker, an even number; the mean is over the second half.
   """

@@ -65,7 +65,7 @@ class MessageQueue:
     self.sent = dict[Message, TimelineEvent]()
 
   def arrival(self, message: Message) -> float:
-    """Return when a message arrives, in seconds."""
+    """Return the time at which a message arrives, in seconds."""
     while message not in self.sent:
       now = max(self.free, min(x.ready for x in self.pending))
       first = min((x for x in self.pending if x.ready <= now), key=self.order)
@@ -156,7 +156,7 @@ def _groups(nbytes: Sequence[float], bucket: float) -> list[tuple[int, ...]]:
 
 def _check(step: Pass, order: str) -> None:
   if len({len(values) for values in step}) != 1 or not len(step.forward):
-    raise OptionError("numbers of layers in the sequences of a pass", "equal and > 0", [len(values) for values in step])
+    raise OptionError("layers per sequence of a pass", "equal in number and > 0", [len(values) for values in step])
   figures = np.concatenate([np.asarray(values, np.float64) for values in step])
   if not (np.isfinite(figures) & (figures >= 0)).all() or not step.seconds > 0:
     raise OptionError("seconds and bytes of a pass", "finite and >= 0, with a total above 0 seconds")

@@ -45,35 +45,35 @@ def columns(rows: Sequence[Sequence[str]], left: int = 0) -> list[str]:
 
 
 def count(name: str, value: float, least: int = 1) -> int:
-  """Return the value as an integer, or raise OptionError unless it is an integer >= `least`."""
+  """Return the value as an integer; raise OptionError unless it is an integer >= `least`."""
   if not value >= least or value % 1:
     raise OptionError(name, f"an integer >= {least}", f"{value:g}")
   return int(value)
 
 
 def amount(name: str, value: float) -> float:
-  """Return the value, or raise OptionError unless it is finite and >= 0."""
+  """Return the value; raise OptionError unless it is finite and >= 0."""
   if not 0 <= value < math.inf:
     raise OptionError(name, "finite and >= 0", f"{value:g}")
   return value
 
 
 def positive(name: str, value: float) -> float:
-  """Return the value, or raise OptionError unless it is finite and > 0."""
+  """Return the value; raise OptionError unless it is finite and > 0."""
   if not 0 < value < math.inf:
     raise OptionError(name, "finite and > 0", f"{value:g}")
   return value
 
 
 def share(name: str, value: float) -> float:
-  """Return the value, or raise OptionError unless it is in [0, 1]."""
+  """Return the value; raise OptionError unless it is in [0, 1]."""
   if not 0 <= value <= 1:
     raise OptionError(name, "in [0, 1]", f"{value:g}")
   return value
 
 
 def choice(name: str, value: str, known: Iterable[str], advice: str = "") -> str:
-  """Return the value if it is in `known`, or else raise an OptionError that suggests the nearest known name."""
+  """Return the value; unless it is in `known`, raise an OptionError that suggests the most similar known name."""
   known = [*known]
   if value not in known:
     advice = " ".join(filter(None, (nearest(value, known), advice)))

@@ -1,4 +1,4 @@
-"""Reports of comparisons and figures of worker schedules; the modules are imported lazily."""
+"""Reports of comparisons, and figures of worker schedules; the modules are imported lazily."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def draw_schedule(info: Any) -> None:
-  """Draw the worker schedule when a run ends and save it in the run folder; this is a user hook."""
+  """Save a figure of the worker schedule in the run folder when a run ends; pass this function as a hook."""
   if info.last and (info.folder / EVENTS).exists():
     from ddl.report import schedule
 

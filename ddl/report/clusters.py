@@ -13,7 +13,7 @@ from ddl.report.settings import of_labels
 from ddl.report.statistics import log_summary
 from ddl.report.tables import Cell, column
 
-STARTING = 1e-5  # approximate seconds to launch a step; predictions ignore it, so shorter steps are too optimistic
+STARTING = 1e-5  # approximate seconds to launch a step; they are not predicted, so shorter predictions are too low
 PARTS = ("step", "exchange", "message", "service")
 
 
@@ -58,7 +58,7 @@ def _sentence(tables: Frames, entry: Mapping[str, Any]) -> str:
 
 
 def break_even(entry: Mapping[str, Any]) -> str:
-  """Describe the bandwidths at which another algorithm would have the lowest mean time (no test is done)."""
+  """Describe the bandwidths at which another algorithm would have the lowest mean time, without a significance test."""
   result, bandwidth = entry["break_even"], entry["bandwidth"]
   if result["crossings"]:
     text = "; ".join(_overtaking(crossing, bandwidth) for crossing in result["crossings"])

@@ -209,7 +209,7 @@ def _notes(
 
 
 def _averaged(result: Any) -> bool:
-  """Return whether the workers of an algorithm with local steps have equal parameters at every evaluation."""
+  """Return whether workers with local steps have equal parameters at every evaluation after the first."""
   settings, distances = result.info["settings"], [run.columns["distance"][1:] for run in result.runs]
   if result.info["taxonomy"]["payload"] == "gradients" or result.info["hyper"].get("period") == 1:
     return False

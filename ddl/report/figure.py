@@ -30,7 +30,7 @@ WIDE, NARROW = 691, 310  # points: 9.6 inches, and 4.3 for a paper's column
 DPI = 200  # of a PNG
 URI = " <>/=:;,()-.'"  # characters that need no percent-encoding in an HTML attribute with double quotes
 INK, MUTED, GRID, IDLE = "#1b2129", "#5a6571", "#e4e8ec", "#c3cad2"
-# Okabe and Ito's colours without yellow.
+# Okabe and Ito's colors without yellow.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", INK, "#8c6d31")
 DASHES = ((1, 0), (6, 3), (2, 2), (8, 2, 2, 2), (12, 3), (4, 2), (8, 2, 2, 2, 2, 2), (12, 2, 5, 2))
 # The dark part of matplotlib's plasma, for ordered values.
@@ -121,7 +121,7 @@ class Figure:
     Args:
       path: the file to write.
       title: whether to draw the title; False for a paper, where the caption replaces it.
-      narrow: draw 4.3 inches wide, for a paper's column; learning curves then have no small panel per label.
+      narrow: whether to draw 4.3 inches wide, for a paper's column; learning curves then have no small panel per label.
 
     Raises:
       ValueError: for another suffix.
@@ -130,9 +130,9 @@ class Figure:
     path = Path(path)
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FORMATS:
-      raise ValueError(f"path must end in {SUFFIXES}, got {path.name}.")
+      raise ValueError(f"path must end in one of {SUFFIXES}, got {path.name}.")
     if not path.parent.is_dir():
-      raise FileNotFoundError(f"{path.parent} is not a folder; create it before saving {path.name}.")
+      raise FileNotFoundError(f"path must be in an existing folder, got {path}. Create {path.parent} first.")
     path.write_bytes(self.content(kind, title, narrow))
     return path
 
@@ -160,20 +160,20 @@ def specification(chart: alt.TopLevelMixin, **data: DataFrame) -> dict[str, Any]
 
 
 def png(chart: alt.TopLevelMixin, **data: DataFrame) -> bytes:
-  """Draw a chart that refers to frames by name as PNG, at twice the resolution of a screen."""
+  """Return a PNG of a chart at twice the resolution of a screen. data: the frames to which the chart refers by name."""
   return vl_convert.svg_to_png(vl_convert.vegalite_to_svg(specification(chart, **data) | {"config": CONFIG}), scale=2)
 
 
 def styles(tables: Frames) -> DataFrame:
   """Return the line style of each compared algorithm, the same in all figures of a comparison.
 
-  Columns: label; colour; dash; front, whether the line stands out (of many lines, only the best few do). Colours
+  Columns: label; colour; dash; front, whether the line stands out (of many lines, only the best few do). Colors
   distinguish groups, and dashes the labels within a group; a group is an algorithm with all its points of the grid. In
-  a grid with one group, colours show the value of the grid's first key.
+  a grid with one group, colors show the value of the grid's first key.
   """
   infos, front, grid = tables.comparison.infos, _front(tables), axes(tables.comparison)
   groups = list(dict.fromkeys(info["group"] for info in infos))
-  if len(groups) > len(COLOURS):  # the groups in front get the distinct colours
+  if len(groups) > len(COLOURS):  # the groups in front get the distinct colors
     in_front = {info["group"] for info in infos if info["label"] in front}
     groups.sort(key=lambda group: group not in in_front)
   rows, members = [], Counter()
@@ -218,7 +218,7 @@ def numeric(values: Sequence[Any]) -> bool:
 def by_label(
   field: str, labels: Sequence[str], colours: Sequence[str] = (), dashes: Sequence[Any] = (), **legend: Any
 ) -> dict[str, Any]:
-  """Return encodings that distinguish lines by `field`: colours, and dashes if there are more labels than colours."""
+  """Return encodings that distinguish lines by `field`: colors, and dashes if there are more labels than colors."""
   colours = colours or [COLOURS[number % len(COLOURS)] for number in range(len(labels))]
   dashes = dashes or [DASHES[number // len(COLOURS) % len(DASHES)] for number in range(len(labels))]
   return {
@@ -228,7 +228,7 @@ def by_label(
 
 
 def columns(labels: Iterable[str], width: float, most: int) -> int:
-  """Return the number of columns, at most `most`, in which labels of this length fit into a width in points."""
+  """Return how many columns, each as wide as the longest label, fit into `width` points: from 1 to `most`."""
   return max(1, min(most, int(width // (45 + 5 * max(map(len, labels))))))
 
 
@@ -251,7 +251,10 @@ LABELS = {  # Vega expressions of axis labels
 
 
 def label_format(metric: str, log: bool = False) -> str:
-  """Return the Vega expression of tick labels with units; log: only labels whose leading digit is 1, 2, 3 or 5."""
+  """Return the Vega expression of tick labels with units.
+
+  log: whether to show only the labels whose leading digit is 1, 2, 3 or 5.
+  """
   unit = "seconds" if "seconds" in metric else "accuracy" if formats.is_share(metric) else metric
   text = LABELS.get(unit, "format(datum.value, '~g')")
   return f"indexof([1, 2, 3, 5], {LOG_DIGIT}) < 0 ? '' : {text}" if log else text

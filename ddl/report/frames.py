@@ -81,7 +81,7 @@ def scores(comparison: ComparisonRecord) -> list[Quantity]:
 
 
 def costs(comparison: ComparisonRecord) -> list[Quantity]:
-  """Return the costs of reaching the target: steps, examples, bytes and time."""
+  """Return the quantities that measure the cost of reaching the target: steps, examples, bytes and time."""
   return [quantity(metric) for metric in ("step", "examples", "bytes_sent", comparison.seconds)]
 
 
@@ -165,7 +165,7 @@ def runs_frame(comparison: ComparisonRecord) -> DataFrame:
 
 
 def _outcome(comparison: ComparisonRecord, run: RunRecord, short: bool) -> dict[str, Any]:
-  """Return the problem, scores and costs of a run. short: whether it stopped before its last step."""
+  """Return the problem, scores and costs of a run. short: whether it ended earlier than complete runs."""
   values, steps = run.columns[comparison.metric], run.columns["step"]
   # The first line is from before training and has no training loss.
   bad = ~np.isfinite(values) | (~np.isfinite(run.columns["train_loss"]) & (steps > 0))
@@ -189,7 +189,8 @@ def _outcome(comparison: ComparisonRecord, run: RunRecord, short: bool) -> dict[
 def _mean_falls_back(comparison: ComparisonRecord, result: Result) -> bool:
   """Return whether a label's curve missed the target again after meeting it.
 
-  Only runs that met the target count: either their mean curve or each of them must miss it at a later evaluation.
+  Runs that never met the target are ignored. Of the others, either all must miss it at a later evaluation, or at least
+  one of them and their mean curve must.
   """
   how = comparison.target, comparison.higher_is_better
   curves, again = [], []
@@ -279,7 +280,7 @@ class Ranking(NamedTuple):
   ranked: list[str]  # the labels with a value for every seed, best first
   best: list[str]  # the labels with the best mean
   rivals: list[str]  # other labels that may be as good as the best, see `ranking`
-  unjudged: list[str]  # other labels not worse in any test but without one against the best (possible in a grid)
+  unjudged: list[str]  # other labels that no test finds worse, but that are not tested against the best (in a grid)
 
 
 def ranking(frames: Frames, quantity: Quantity) -> Ranking:
@@ -302,7 +303,7 @@ def ranking(frames: Frames, quantity: Quantity) -> Ranking:
   def against(label: str, others: Sequence[str]) -> list[int | None]:
     """Return the verdicts of all tested pairs (other, label) and (other, twin).
 
-    A twin is a label with the same runs as `label`, of which no test compares the two.
+    A twin is a label that has the same runs as `label` and no test against it.
     """
     equal = [other for other in ranked if same[label] and same[other] == same[label]]
     twins = [label, *(twin for twin in equal if twin != label and tests.get((twin, label)) is None)]
@@ -350,7 +351,7 @@ def pair(frames: Frames, quantity: Quantity, first: str, second: str) -> dict[st
 
 
 def trials_frame(labels: Mapping[str, Any]) -> DataFrame:
-  """Return a row per trial of a sweep: label, trial number, outcome, validation scores and tuned hyper-parameters."""
+  """Return a row per trial of a sweep: label, trial number, outcome, validation scores and tuned hyperparameters."""
   rows = []
   for label, entry in labels.items():
     for number, trial in enumerate(entry["trials"]):

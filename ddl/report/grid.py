@@ -1,4 +1,4 @@
-"""Write the report's section on a grid of settings: charts against each config key, and slopes on log axes."""
+"""Build the report's section on a grid of settings: charts against each of its keys, and slopes on log axes."""
 
 import json
 import math
@@ -119,7 +119,7 @@ def _chart(tables: Frames, key: str, quantity: Quantity, seeds: Any = None, spee
 def slopes(chart: Chart) -> dict[str, list[float]]:
   """Map each line to its slope d log y / d log x by least squares, as [mean over seeds, low, high].
 
-  low and high end the 95 % interval; with one seed, the value is [slope]. It is [] if the target was
+  low and high are the ends of the 95 % interval; with one seed, the value is [slope]. It is [] if the target was
   reached before the first evaluation at one of the line's points. Lines with fewer than three points or a missing point
   are omitted, and so are seeds that lack a point.
   """
@@ -182,7 +182,7 @@ def _notes(tables: Frames, chart: Chart) -> list[str]:
   """Return the caption's sentences."""
   quantity, points, notes, limits = chart.quantity, chart.points, [], _limits(chart)
   if len(level := points["group"][points["level"]].unique()):
-    notes.append(f"Dashed: {formats.listed(level)} read{'s' * (len(level) == 1)} no {chart.word}.")
+    notes.append(f"Dashed: {formats.listed(level)} do{'es' * (len(level) == 1)} not use {chart.word}.")
   if points["partial"].any():
     notes.append("Open markers: the mean is over only the seeds that have a value.")
   if quantity.metric == "bytes_sent" and len(silent := tables.runs["label"][tables.runs["silent"]].unique()):
@@ -290,13 +290,13 @@ def notes(comparison: ComparisonRecord) -> list[str]:
   for key, name in names.items():
     reading = {info["group"] for info in infos if key in info["point"]}
     if lacking := list(dict.fromkeys(info["group"] for info in infos if info["group"] not in reading)):
-      verb = f"read{'s' * (len(lacking) == 1)} no {name}"
+      verb = f"do{'es' * (len(lacking) == 1)} not use {name}"
       texts.append(f"{formats.listed(lacking)} {verb}, so one run stands for all values.")
   budgets = [math.prod(info["settings"][key] for key in BUDGET) for info in infos]
   if "steps" in comparison.info["grid"]:
     texts.append(f"The grid varies the steps, so points have {formats.between(budgets)} examples.")
   elif {"workers", "batch"} & grid.keys():
-    budget = f"{formats.between(budgets)} examples{', as steps are whole' * (len(set(budgets)) > 1)}"
+    budget = f"{formats.between(budgets)} examples{' (rounded to whole steps)' * (len(set(budgets)) > 1)}"
     texts.append(f"All points have the same budget, {budget}: steps, evaluations and schedules are scaled to it.")
   return texts
 

@@ -12,7 +12,7 @@ from ddl.report import formats
 from ddl.run.folder import ABOUT, COMPARISON, METRICS, metric_lines
 
 DataFrame = Any  # pandas.DataFrame; pyright cannot infer the types of its indexing
-TEST = "test_"  # begins the names of scores, which are reported at the end of training; others are costs
+TEST = "test_"  # prefix of the columns that are scores, which are reported at the end of training
 COLUMNS = (
   "step", "examples", "train_loss", "test_loss", "test_perplexity", "test_accuracy", "distance", "grad_norm2",
   "grad_noise", "noise_scale", "bytes_sent", "seconds", "virtual_seconds", "present",
@@ -75,7 +75,7 @@ class ComparisonRecord(NamedTuple):
 
   @property
   def layouts(self) -> list[Layout]:
-    """The distinct layouts of each algorithm's runs, joined to one list."""
+    """The distinct layouts of each algorithm's runs, in one list."""
     return [layout for result in self.results for layout in result.layouts]
 
   @property
@@ -158,7 +158,7 @@ def read(folder: Path) -> ComparisonRecord:
     for run, columns in runs:
       if seconds == "virtual_seconds" and np.isnan(columns[seconds]).any():
         raise ValueError(
-          f"{path}: the metrics of {entry['label']}, {run} lack virtual_seconds; run the comparison again"
+          f"{path}: the metrics of {entry['label']} ({run}) lack virtual_seconds; run the comparison again"
         )
     results.append(Result(entry, runs, _layouts(entry["settings"]["workers"], paths)))
   names = dict.fromkeys(name for result in results for run in result.runs for name in run.columns)
@@ -223,7 +223,7 @@ def seed_of(run: str) -> int:
 
 
 def _check(path: Path, info: Mapping[str, Any]) -> None:
-  """Raise ValueError if comparison.json lacks a key, as one written by an older version does."""
+  """Raise ValueError if comparison.json lacks a key, for example because an older version of ddl wrote it."""
   missing, entries = set(NEEDED) - info.keys(), info.get("algorithms", [])
   missing |= {f"algorithms.{key}" for entry in entries for key in ENTRY if key not in entry}
   missing |= {
@@ -231,7 +231,7 @@ def _check(path: Path, info: Mapping[str, Any]) -> None:
   }
   if missing:
     command = f"python run.py compare --resume --workdir={path.parent}"
-    text = f"{path} lacks {', '.join(sorted(missing))} because an older version wrote it"
+    text = f"{path} lacks {', '.join(sorted(missing))}, probably because an older version of ddl wrote it"
     raise ValueError(f"{text}; regenerate it with `{command}`")
 
 

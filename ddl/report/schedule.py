@@ -40,7 +40,7 @@ def schedules(folder: Path, comparison: ComparisonRecord) -> list[WorkerSchedule
       continue
     record = (load if entry["events"] else lockstep.load)(folder / name)
     if not len(record[0]):
-      raise ValueError(f"{folder / name}: the record has no events")
+      raise ValueError(f"{folder / name}: the record is empty")
     content = type(record), *((x.shape, x.tobytes()) for x in record)
     schedule = distinct.setdefault(content, WorkerSchedule([], Path(entry["runs"][0]).parts[0], record))
     schedule.labels.append(entry["label"])
@@ -83,7 +83,8 @@ def _spans(worker: np.ndarray, parts: list[tuple], rounding: float) -> DataFrame
 def _sent_after(events: Events, begun: np.ndarray, reply: np.ndarray) -> list[tuple]:
   """Return the parts (see `_spans`) of rounds that send the request after their local steps.
 
-  begun: the times of `_service`; reply: seconds from the server to the worker. A request is assumed to take as long.
+  begun: the times of `_service`; reply: seconds from the server to the worker. A request is assumed to take as long as
+  its reply.
   """
   start, arrival, served, released = events.start, events.arrival, events.served, events.released
   is_served = ~events.dropped
@@ -107,9 +108,9 @@ def _sent_after(events: Events, begun: np.ndarray, reply: np.ndarray) -> list[tu
 def _sent_before_the_steps(events: Events, begun: np.ndarray, rounding: float) -> list[tuple]:
   """Return the parts (see `_spans`) of rounds that send the request before their local steps.
 
-  The record lacks some times, so each of these spans has a single kind: UNKNOWN until a reply for which the worker may
-  have waited; from the reply to the next round COMPUTING, even if the worker waited at a barrier, or LOST if it
-  failed.
+  The record does not say when a worker waits. So the whole span before a reply is UNKNOWN if the worker may have waited
+  for the reply, else COMPUTING; the whole span from the reply to the next round is LOST if the worker failed, else
+  COMPUTING, even if it waited at a barrier.
   """
   start, arrival, released = events.start, events.arrival, events.released
   reached = np.minimum(events.served + (arrival - start), released)  # assumes that a reply takes as long as a request
@@ -286,7 +287,7 @@ def _drawn(events: Events | None, spans: DataFrame, end: float, narrow: bool, cl
 
 
 def _marks(events: Events, end: float, rows: int) -> list[alt.Chart]:
-  """Return a chart that marks dropped messages and restarts of failed workers; [] if there are none."""
+  """Return a list with one chart that marks dropped messages and restarts of failed workers; [] if there are none."""
   visits: DataFrame = pd.DataFrame(events._asdict())
   marks = pd.concat([visits[visits["restarted"]].assign(mark="back from a failure", begin=visits["start"]),
                      visits[visits["dropped"]].assign(mark="message dropped", begin=visits["released"])])  # fmt: skip

@@ -1,4 +1,4 @@
-"""Sentences of a report: up to five findings, notes on single algorithms, and the meaning of seconds."""
+"""Sentences of a report: up to five findings, notes on individual algorithms, and the meaning of seconds."""
 
 import math
 import shlex
@@ -27,8 +27,8 @@ COUNTED = ("examples", "bytes_sent", "step")  # quantities that are counted ("ti
 def findings(tables: Frames) -> list[Sentence]:
   """Return at most five findings as (subject, text).
 
-  They state which algorithms are best in examples, bytes, time and the target's metric, and which pairs of algorithms
-  do not differ significantly.
+  They state which algorithms are best in examples, bytes, time and the target's metric, and how many pairs of
+  algorithms do not differ significantly.
   """
   comparison, table = tables.comparison, tables.table
   if not (table["finished"] + table["reached"]).any():
@@ -49,7 +49,7 @@ def findings(tables: Frames) -> list[Sentence]:
 
 
 def headline(tables: Frames, quantity: Quantity) -> str:
-  """Return a text on the best algorithms in a quantity, for the title of a figure."""
+  """Return a figure title that names the best algorithms by a quantity."""
   none = "no algorithm has a result" if quantity.is_score else "no algorithm reaches it with every seed"
   return f"{claim(tables, quantity)}: {[*ranking_text(tables, quantity), none][0]}"
 
@@ -60,7 +60,7 @@ def headlines(tables: Frames) -> list[str]:
 
 
 def claim(tables: Frames, quantity: Quantity) -> str:
-  """Return what the best algorithm in a quantity achieves, such as "Fewest examples to 95 %"."""
+  """Return what the best algorithm by a quantity achieves, such as "Fewest examples to 95 %"."""
   comparison = tables.comparison
   if quantity.is_score:
     return f"{'Highest' if comparison.higher_is_better else 'Lowest'} final {quantity.title}"
@@ -76,7 +76,7 @@ def claim(tables: Frames, quantity: Quantity) -> str:
 
 
 def ranking_text(tables: Frames, quantity: Quantity) -> list[str]:
-  """Return texts on the best algorithms in a quantity and on how another one compares; [] if none is ranked."""
+  """Return texts on the best algorithms by a quantity and on how another one compares; [] if none is ranked."""
   ranking = frames.ranking(tables, quantity)
   if not ranking.ranked:
     return []
@@ -122,7 +122,7 @@ def difference(tables: Frames, quantity: Quantity, label: str, best: str) -> str
 def unsettled(tables: Frames) -> list[Sentence]:
   """Count the pairs that do not differ significantly, and name the one that needs the fewest additional seeds."""
   if tables.single:
-    text = "there are no intervals or significance tests; another seed may give another order."
+    text = "there are no intervals or significance tests; another seed may give a different order."
     return [("One seed only", text)] if len(tables.table) > 1 else []
   titles = {quantity.metric: quantity.title for quantity in frames.headline_quantities(tables.comparison)}
   tested = tables.pairs[tables.pairs["quantity"].isin(titles)].dropna(subset="p")

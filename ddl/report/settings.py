@@ -33,7 +33,7 @@ class Settings(NamedTuple):
 
 
 def settings(info: Mapping[str, Any]) -> Settings:
-  """Return a comparison's settings, common and differing ones. info: the content of comparison.json."""
+  """Return a comparison's settings, both common and differing ones. info: the content of comparison.json."""
   entries = info["algorithms"]
   left_out = () if info.get("clusters") or any(entry["virtual"] for entry in entries) else CLOCKS
   unset = [key for key, value in UNSET.items() if all(entry["settings"].get(key) == value for entry in entries)]
@@ -71,7 +71,7 @@ def of_labels(info: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def without_unset(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Remove keys that are None from a config."""
+  """Return a config without the keys whose values are None."""
   return {k: without_unset(v) if isinstance(v, Mapping) else v for k, v in config.items() if v is not None}
 
 

@@ -70,7 +70,7 @@ def results(tables: Frames) -> dict[str, list[Cell]]:
 
 
 def of_texts(columns: Mapping[str, Sequence[str]]) -> dict[str, list[Cell]]:
-  """Convert columns of texts to columns of cells."""
+  """Convert columns of strings to columns of cells."""
   return {head: list(map(Cell, texts)) for head, texts in columns.items()}
 
 

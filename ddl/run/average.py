@@ -1,7 +1,8 @@
-"""The exponential moving average (EMA) of the consensus parameters of each run, which is evaluated and saved too.
+"""The exponential moving average (EMA) of each run's consensus parameters; it is evaluated and saved as well.
 
-At each evaluation, k steps after the one before, m <- d^k m + (1 - d^k) x. Here x are the consensus parameters, and d
-is the decay per step, `config.ema`. Checkpoints contain the average, which is on the host.
+An evaluation that follows the previous one after k steps updates the average: m <- d^k m + (1 - d^k) x. Here x are the
+consensus parameters, and d is the decay per step, `config.ema`; the first evaluation sets m = x. The average is on the
+host; checkpoints contain it.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from ddl.engine.consensus import Consensus
 from ddl.engine.placement import gather
 from ddl.run.batch import Batch
 
-EMA = "ema"  # begins the names of the average's metrics
+EMA = "ema"  # prefix of the names of the averaged model's metrics
 
 
 def update(batch: Batch, step: int, models: Sequence[Consensus]) -> list[Consensus]:

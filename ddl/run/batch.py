@@ -57,12 +57,12 @@ class Batch:
     self.runs, self.trainer, self.lanes = runs, trainer, lanes
     self._in_lane = [lanes.index(lane) if lane in lanes else 0 for lane in range(width)]
     self.figures: list[dict[str, Any]] = [dict(NEW_RUN) for _ in runs]
-    self.averages: list[Tree] = []  # the averaged parameters of each lane, see `ddl.run.average`; [] without
+    self.averages: list[Tree] = []  # the averaged parameters of each lane, see `ddl.run.average`; [] if none
     self.diverged: dict[int, Diverged] = {}
     self.ending: set[int] = set()  # runs that a hook ends at this step, before their last step
     self.ended: set[int] = set()  # complete runs
     self._streams: list[StreamFeed] = []
-    # The end of the error message of a diverged run.
+    # Returns the last part of the error message of a diverged run.
     self.checkpoint_note: Callable[[], str] = lambda: NO_CHECKPOINT
 
   @property
@@ -114,7 +114,7 @@ class Batch:
     return self.trainer.join(self.by_lane(carries))
 
   def by_lane(self, values: Sequence[Any]) -> list[Any]:
-    """Return the value for each lane from values for each run."""
+    """Convert a list with a value for each run to a list with a value for each lane."""
     return [values[run] for run in self._in_lane]
 
   def carry_of(self, carry: Any, run: int) -> Any:
@@ -122,14 +122,14 @@ class Batch:
     return self.trainer.part(carry, self.lanes[run])
 
   def key(self) -> jax.Array:
-    """Return the PRNG key of training: [] with one lane, else [lanes]."""
+    """Return the PRNG keys of training: an array of shape [] with one lane, else [lanes]."""
     keys = [training_key(run.components.experiment.seed) for run in self.runs]
     return keys[0] if self.width == 1 else jnp.stack([keys[run] for run in self._in_lane])
 
   def feed(self, streams: Sequence[tuple[int, dict[str, Any]]] = (), joined: bool = False) -> Any:
-    """Return the function that loads the training examples of all lanes, a `Feed` or `RoundFeed`.
+    """Return the function (a `Feed` or `RoundFeed`) that loads the training examples of all lanes.
 
-    The function returns arrays [workers, steps, ...] with one lane, else [workers, lanes, steps, ...].
+    It returns arrays [workers, steps, ...] with one lane, else [workers, lanes, steps, ...].
 
     streams: each run's (step, stream states) to resume from; joined: whether workers without a saved stream state may
     join; they read their streams from the start.
@@ -221,4 +221,4 @@ class LoopHook(Protocol):
     """Handle the end of a run, once its folder is complete."""
 
   def close(self) -> None:
-    """Release files and other resources at the end of the loop, also after an error."""
+    """Release files and other resources at the end of the loop, even after an error."""

@@ -74,7 +74,7 @@ def build(experiment: Experiment, data: Data | None = None) -> Components:
   """Build the objects of an experiment. data: the loaded data set; None: load it.
 
   Raises:
-    ValueError: if a setting is invalid.
+    ValueError: if a setting or the data set is invalid, or the examples of a step do not fit into memory.
   """
   algorithm = experiment.make_algorithm()
   if experiment.elastic and experiment.has_server:
@@ -94,7 +94,7 @@ def build(experiment: Experiment, data: Data | None = None) -> Components:
   _check_contract(experiment, algorithm, model, data)
   example = sum(x.nbytes for x in data.train.take(np.zeros(1, np.int64)).values())
   step = experiment.workers // hosts.processes() * min(experiment.batch, data.train.size) * example
-  what = f"config.workers={experiment.workers}: the examples for one step of all workers"
+  what = f"the examples for one step with config.workers={experiment.workers}"
   memory.require(step + 16 * experiment.workers, what)
   order = _order(experiment, data)
   setting_warnings.warn(experiment, algorithm, pull)  # last, so that no warning precedes an error
@@ -102,7 +102,7 @@ def build(experiment: Experiment, data: Data | None = None) -> Components:
 
 
 def _check_contract(experiment: Experiment, algorithm: Any, model: Model, data: Data) -> None:
-  """Trace the user-defined functions. Raises ValueError if one returns a wrong structure."""
+  """Trace a user-defined model, algorithm or wrapper. Raises ValueError if a function returns a wrong structure."""
   custom = [kind for kind in ("model", "algorithm", "wrapper") if is_address(getattr(experiment, kind).name)]
   try:
     if "model" in custom:
@@ -114,8 +114,8 @@ def _check_contract(experiment: Experiment, algorithm: Any, model: Model, data: 
       else:
         traffic.of(of_collective(algorithm), params, experiment.workers)
   except ValueError as error:
-    names = ", ".join(f"config.{kind}.name is {getattr(experiment, kind).name}" for kind in custom)
-    raise ValueError(f"{names}: {error}") from error
+    names = ", ".join(f"config.{kind}.name={getattr(experiment, kind).name}" for kind in custom)
+    raise ValueError(f"user-defined code ({names}): {error}") from error
 
 
 def make_model(experiment: Experiment, data: Data) -> Model:
@@ -126,8 +126,8 @@ def make_model(experiment: Experiment, data: Data) -> Model:
     if error.args[0] in data.meta:
       raise
     keys = ", ".join(map(str, data.meta)) or "none"
-    condition = f"a set that includes '{error.args[0]}'"
-    raise OptionError("the keys of the data set's meta", condition, keys, "The model requires this key.") from error
+    condition = f"a dictionary with the key '{error.args[0]}' for this model"
+    raise OptionError("the data set's meta", condition, f"only these keys: {keys}") from error
   model = of_model(model)._replace(microbatches=experiment.microbatches)
   return in_bfloat16(model) if experiment.precision == "bfloat16" else model
 
@@ -143,7 +143,7 @@ def params_bytes(model: Model) -> int:
 
 
 def variant(components: Components, experiment: Experiment) -> Components:
-  """Return the components of an experiment that differs only in the seed or in traced settings, without warnings."""
+  """Replace the experiment by one that differs only in the seed or in traced settings; do not repeat warnings."""
   return components._replace(experiment=experiment, order=_order(experiment, components.data))
 
 
@@ -191,12 +191,13 @@ def _pull(experiment: Experiment) -> float:
   if experiment.spec.taxonomy.pattern != "round robin":
     return alpha * experiment.workers
   if not 0 <= alpha <= 1:
-    raise OptionError("config.algorithm.alpha", "in [0, 1]", f"{alpha:g}", "Above 1 the center diverges.")
+    advice = "A larger or negative alpha makes the center diverge."
+    raise OptionError("config.algorithm.alpha", "in [0, 1]", f"{alpha:g}", advice)
   return 0.0
 
 
 def load(experiment: Experiment) -> Data:
-  """Load and check an experiment's data set. Raises ValueError if its labels, tokens or targets contradict its meta."""
+  """Load and check an experiment's data set. Raises ValueError as `checks.checked` does."""
   ours = getattr(factory("data", experiment.data.name), "__module__", "").startswith("ddl.")
   return checks.checked(experiment.make_part("data"), complete=ours)
 
@@ -243,7 +244,7 @@ def traced_settings(components: Components, paths: Iterable[str]) -> list[str]:
 
 
 def follow(trainer: Any, experiment: Experiment, recorded: Presence | None = None) -> RunClock:
-  """Make a trainer follow the event schedule or presence of workers of an experiment; return the run's clock.
+  """Make a trainer follow an experiment's event schedule or presence of workers; return the run's clock.
 
   Both depend on the experiment's seed. A trainer of a collective algorithm without elastic membership needs neither.
 
@@ -251,7 +252,8 @@ def follow(trainer: Any, experiment: Experiment, recorded: Presence | None = Non
     recorded: the presence of workers to replay; None: draw it from the config.
 
   Raises:
-    ValueError: if the algorithm cannot continue with the workers that are present.
+    ValueError: if the algorithm cannot continue with the workers that are present, or if `recorded` is given for a run
+      with config.elastic=False.
   """
   if isinstance(trainer, Simulator):
     trainer.follow(*virtual_time.whole_run(experiment, trainer.algorithm))
@@ -268,7 +270,7 @@ def follow(trainer: Any, experiment: Experiment, recorded: Presence | None = Non
 
 
 def by_workers(experiment: Experiment) -> Callable[[int], Algorithm]:
-  """Return the function number of workers -> the experiment's algorithm for that number."""
+  """Return a function that maps a number of workers to the experiment's algorithm for that number."""
   return lambda count: cast(Algorithm, replace(experiment, workers=count).make_algorithm())
 
 
@@ -283,7 +285,7 @@ def _compiled(components: Components, options: RunOptions, workers: Workers) -> 
 
 
 def round_trainer(components: Components, options: RunOptions, every: Workers, workers: Workers) -> CompiledTrainer:
-  """Build the trainer of an elastic run for one set of present workers; a call runs at most one round.
+  """Build the trainer of an elastic run for one set of present workers; by default, a call runs at most one round.
 
   An elastic run has such a trainer, with its own programs, for each set. every: all workers of the run; workers: those
   that are present.
@@ -297,7 +299,8 @@ def round_trainer(components: Components, options: RunOptions, every: Workers, w
 def vectorized(options: RunOptions, model: Model) -> RunOptions:
   """Replace virtual_grad="auto" by "vmap" for dense models.
 
-  Measured on XLA:CPU, vmapped gradients of a dense model compile in 2/3 of the time of unrolled ones and run as fast.
+  In measurements on XLA:CPU, vmapped gradients of a dense model compile in 2/3 of the time of unrolled ones and run as
+  fast.
   """
   return replace(options, virtual_grad="vmap") if model.dense and options.virtual_grad == "auto" else options
 
@@ -305,36 +308,39 @@ def vectorized(options: RunOptions, model: Model) -> RunOptions:
 def check_options(
   components: Components, options: RunOptions, replaceable: bool = False, clusters: Collection[str] = ()
 ) -> None:
-  """Check that an experiment supports the options for elastic training and for several devices (members) per worker.
+  """Check that an experiment supports the options for several processes, elastic training and members.
+
+  Members are the devices of one worker.
 
   Args:
     replaceable: whether Ray replaces failed processes.
     clusters: names of the clusters for which to predict the training time.
 
   Raises:
-    ValueError: if the experiment does not support an option, or the batch is not divisible by the members.
+    ValueError: if the experiment does not support an option, or members x microbatches does not divide config.batch.
   """
   experiment, members = components.experiment, options.members
   if several := next((name for name in ("processes", "max_restarts") if name in options.changed()), ""):
     parts = {kind: getattr(experiment, kind) for kind in ("data", "optimizer")}
     if passed := [part.short_name for part in parts.values() if is_in_memory(part.name)]:
-      advice = "Other processes cannot import it: pass a function at the top level of a file."
+      advice = f"Other processes cannot import {passed[0]}: pass a function at the top level of a file."
       raise OptionError(several, f"unset with {passed[0]}", options.changed()[several], advice)
   if experiment.elastic:
     deaths = experiment.times.get("death_rate")
     if clusters:
-      raise OptionError("cluster", "empty with config.elastic=True", clusters, "Predictions exclude failures.")
+      advice = "Predicted times do not account for failures."
+      raise OptionError("cluster", "unset with config.elastic=True", ", ".join(clusters), advice)
     if members > 1:
       raise OptionError("members", "1 with config.elastic=True", members)
     if replaceable and deaths:
       raise ValueError(
-        f"config.times.death_rate must be 0 with several processes, got {deaths:g}. Failures are simulated only in one "
-        "process."
+        f"config.times.death_rate must be 0 with several processes, got {deaths:g}. Failures can be simulated only "
+        "with processes=1."
       )
     if not replaceable and max(options.processes, hosts.processes()) > 1:
       raise ValueError(
         f"processes must be 1 with config.elastic=True in compare and sweep, got "
-        f"{max(options.processes, hosts.processes())}. Only train can continue without a failed process."
+        f"{max(options.processes, hosts.processes())}. Only train can continue after losing a process."
       )
     if not replaceable and not (deaths or options.replay):
       warnings.warn("config.elastic has no effect: config.times.death_rate is 0", stacklevel=2)

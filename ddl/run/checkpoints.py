@@ -1,4 +1,4 @@
-"""Save and restore checkpoints of runs and their consensus models.
+"""Save and restore the checkpoints of runs, and the files of their consensus models.
 
 A checkpoint records its layout: the devices, members, sharding, processes and execution settings that must be the same
 for a bit-exact resume.
@@ -182,9 +182,9 @@ class RunCheckpoints(Store):
     if layout != self._layout and not (self._any_layout and moved):
       raise ValueError(
         f"{folder.path} was run with {_layout_text(layout)}, and cannot be resumed with {_layout_text(self._layout)}. "
-        "For bit-exact results, pass the original devices, members, virtual_grad, step_loop, steps_per_call, overlap "
-        "and processes. To move the run to other devices or processes, pass devices=N explicitly; the results are then "
-        "equal only up to rounding."
+        "For bit-exact results, pass the original devices, members, sharding, virtual_grad, step_loop, steps_per_call, "
+        "overlap and processes. To move the run to other devices or processes, pass devices=N explicitly; the results "
+        "are then equal only up to rounding."
       )
     return figures
 
@@ -205,7 +205,8 @@ def _layout_text(layout: dict[str, Any]) -> str:
   devices += f" ({layout['members']} per worker)" if "members" in layout else ""
   gradients, steps, longest, overlap = layout["execution"]
   overlap = f"overlap {'on' if overlap else 'off'}"
-  return f"{devices}, gradients {gradients}, steps {steps}, up to {longest} steps per call, {overlap}"
+  text = f"{devices}, gradients {gradients}, steps {steps}, up to {longest} steps per call, {overlap}"
+  return f"{text}, sharding {layout['sharding']}" if "sharding" in layout else text
 
 
 class SavedModel(NamedTuple):
@@ -237,7 +238,7 @@ def load(path: Path, model: Model) -> SavedModel:
     if option := {BEST: "keep_best", AVERAGE: "config.ema"}.get(file.name):
       raise ValueError(f"{file} does not exist; it is written only if {option} is set")
     writers = "train writes it with each checkpoint and at the end; compare writes it only if keep_models is set"
-    raise ValueError(f"{path} has no {MODEL}; {writers}")
+    raise ValueError(f"{file} does not exist; {writers}")
   files.regular(file)
   try:
     content: Any = serialization.msgpack_restore(file.read_bytes())
@@ -249,7 +250,7 @@ def load(path: Path, model: Model) -> SavedModel:
 
 
 def started_from(path: str, model: Model) -> Model:
-  """Return the model with `init` replaced by the values saved in `path`; return it unchanged if `path` is "".
+  """Return the model with an `init` that returns the values saved in `path`; return it unchanged if `path` is "".
 
   Raises as `load` does.
   """
@@ -271,6 +272,6 @@ def _as(shapes: Tree, state: Any, file: Path) -> Tree:
   for name in [*expected, *saved]:
     if expected.get(name) != saved.get(name):
       has, needs = (f"{name} of shape {list(x[name])}" if name in x else f"no {name}" for x in (saved, expected))
-      raise ValueError(f"{file} does not fit the model: the file has {has}, but the model has {needs}")
+      raise ValueError(f"{file} does not match the model: the file has {has}, but the model has {needs}")
   out = serialization.from_state_dict(shapes, state)
   return jax.tree.map(lambda shape, x: np.asarray(x, shape.dtype), shapes, out)

@@ -1,4 +1,4 @@
-"""JAX's persistent compilation cache, used by all commands except `bench` and `calibrate`."""
+"""JAX's persistent compilation cache, used by train, compare and sweep."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from ddl import files
 
 AUTO, OFF = "auto", ("off", "")  # option values that are not a folder
-LIMIT = 2**29  # bytes; enforced here, as with its own limit JAX reads all entries when it adds one (0.3 s for 5,000)
+LIMIT = 2**29  # bytes; not enforced by JAX, which would read all entries when it adds one (0.3 s for 5,000 entries)
 HIT = "/jax/compilation_cache/cache_hits"  # the name of JAX's monitoring event
 NAMES = ("jax_enable_compilation_cache", "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 
@@ -22,7 +22,7 @@ NAMES = ("jax_enable_compilation_cache", "jax_compilation_cache_dir", "jax_persi
 def active(where: str = AUTO) -> Iterator[list[str]]:
   """Enable the cache within a context; yield a list to which each cache hit adds an item.
 
-  where: a folder, AUTO or a value in OFF.
+  where: a folder; AUTO, for JAX's configured folder or else the default one; or a value in OFF, to disable the cache.
 
   If the folder cannot be used, warn and do not cache. JAX's settings are restored on exit.
   """
@@ -68,7 +68,7 @@ def _start(where: str) -> None:
 
 
 def _prune(folder: Path) -> None:
-  """Shrink a cache larger than LIMIT to half of it, deleting the least recently used programs first."""
+  """Shrink a cache larger than LIMIT to LIMIT / 2, deleting the least recently used programs first."""
   entries = [(entry.stat(), entry.path) for entry in os.scandir(folder) if entry.name.endswith("-cache")]
   total = sum(stat.st_size for stat, _ in entries)
   if total <= LIMIT:

@@ -23,7 +23,7 @@ class Failed(Exception):
 
 
 class Stopped(Exception):
-  """Raised after a signal stopped a run and its state was saved, if the runtime can. args: (step, signal number)."""
+  """Raised after a signal stopped a run; its state is saved, except on threads. args: (step, signal number)."""
 
   message = ""  # printed for the user
 
@@ -79,13 +79,13 @@ def _excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> 
 
 
 def _unraisablehook(args: Any) -> None:
-  """Print an error in a callback of TensorStore, except the one that `_excepthook` ignores."""
+  """Print an error that Python cannot raise, as in a callback of TensorStore, unless it is FOLLOW_UP."""
   if str(args.exc_value) != FOLLOW_UP:
     sys.__unraisablehook__(args)
 
 
 def _thread_excepthook(args: threading.ExceptHookArgs) -> None:
-  """Print an error in a thread, except the one that `_excepthook` ignores."""
+  """Print an error in a thread, unless it is FOLLOW_UP."""
   if str(args.exc_value) != FOLLOW_UP:
     threading.__excepthook__(args)
 

@@ -22,7 +22,7 @@ METRICS, CONFIG, ABOUT, RESULT = "metrics.jsonl", "config.json", "about.json", "
 EXPERIMENT = "experiment.json"  # the config and options with which `--resume` continues
 INPUTS = "inputs.json"  # fingerprints of the data and of user-defined files
 FAILED = "failed.json"  # why a run of a comparison diverged
-MODEL = "model.msgpack"  # the final consensus model
+MODEL = "model.msgpack"  # the consensus model at the last checkpoint or at the end of the run
 AVERAGE = "ema.msgpack"  # the consensus model with averaged parameters, see `ddl.run.average`
 BEST = "best.msgpack"  # the consensus model with the best test metric
 EVENTS = "events.npz"  # the schedule of visits of an asynchronous algorithm
@@ -63,27 +63,30 @@ class RunFolder:
   def check_new(self) -> None:
     """Raise ValueError if the folder already contains a run."""
     if self.begun:
-      raise ValueError(f"{self.path} already contains a run; pass resume to continue it, or use another workdir")
+      raise ValueError(f"{self.path} already contains a run. Pass resume to continue it, or use another workdir.")
 
   def check_unused(self) -> None:
     """Raise ValueError if the folder already contains a run, a comparison or a sweep."""
     self.check_new()
     for file, what in ((COMPARISON, "comparison"), (STUDY, "sweep")):
       if (self.path / file).exists():
-        raise ValueError(f"{self.path} already contains a {what}; pass resume to continue it, or use another workdir")
+        raise ValueError(f"{self.path} already contains a {what}. Pass resume to continue it, or use another workdir.")
     if (self.path / ABOUT).exists():
-      raise ValueError(f"{self.path} was written by another command, see its {ABOUT}; use another workdir")
+      raise ValueError(
+        f"{self.path} contains files of another command, or of a run that did not start (see its {ABOUT}). Use "
+        "another workdir."
+      )
 
   def reopen(self, experiment: "Experiment") -> None:
     """Raise ValueError unless the folder contains a run of this experiment."""
     if not self.begun:
-      raise ValueError(f"{self.path} contains no run to resume; omit resume to start one")
+      raise ValueError(f"{self.path} contains no run to resume. Omit resume to start one.")
     if differ := differences(files.read_json(self.path / CONFIG), experiment.to_json()):
-      reason = f"{self.path} contains a run with another config"
-      advice = "pass the recorded config to resume it"
+      reason = f"{self.path} contains a run with a different config"
+      advice = "Pass the recorded config to resume it"
       if any(line.startswith("steps:") for line in differ):
-        advice += ". A run cannot be extended, because its schedules depend on config.steps"
-      raise ValueError(f"{reason} ({'; '.join(differ[:5])}); {advice}")
+        advice += "; a run cannot be extended, because its schedules depend on config.steps"
+      raise ValueError(f"{reason} ({'; '.join(differ[:5])}). {advice}.")
 
   def create(self, experiment: "Experiment", about: dict[str, Any]) -> None:
     """Create the folder of a new run. Raises ValueError if it already contains a run."""
@@ -99,7 +102,7 @@ class RunFolder:
       record_inputs(self.path, self.inputs, {"step": step})
 
   def resharded(self, step: int, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Record in ABOUT that the run resumes after `step` with another layout, so that its results are not bit-exact.
+    """Record in ABOUT that the run resumes after `step` with a different layout, so its results are not bit-exact.
 
     before, now: the two layouts: devices, processes and how the steps are executed.
     """
@@ -186,7 +189,7 @@ def read_result(folder: Path) -> dict[str, float]:
   """Return the last line of metrics of a complete run. Raises ValueError if the file is damaged."""
   result = files.read_json(folder / RESULT)
   if "test_loss" not in result or not all(type(value) in (int, float) for value in result.values()):
-    raise ValueError(f"{folder / RESULT} is damaged (it contains no metrics); train again in another workdir")
+    raise ValueError(f"{folder / RESULT} is damaged (it contains no valid metrics). Train again in another workdir.")
   return result
 
 
@@ -203,7 +206,7 @@ def record(
 
 
 def record_inputs(folder: Path, inputs: Mapping[str, str], done: Mapping[str, Any]) -> None:
-  """Write INPUTS: the fingerprints of the inputs, and their changes since INPUTS was last written.
+  """Write the fingerprints of the inputs to INPUTS, and append their changes since INPUTS was last written.
 
   done: the progress before the changes, {"step": n} or {"runs": {run: step}}.
   """
@@ -217,7 +220,7 @@ def record_inputs(folder: Path, inputs: Mapping[str, str], done: Mapping[str, An
 
 
 def recorded_inputs(folder: Path) -> dict[str, str]:
-  """Return a folder's recorded fingerprints; {} if old versions wrote it. Raises ValueError for a damaged file."""
+  """Return a folder's recorded fingerprints; {} if it has no INPUTS. Raises ValueError if INPUTS is damaged."""
   return _read_inputs(folder).get("inputs", {})
 
 
@@ -243,7 +246,8 @@ def _read_inputs(folder: Path) -> dict[str, Any]:
   good = isinstance(inputs, dict) and isinstance(changes, list)
   if not good or not all(isinstance(change, dict) and isinstance(change.get("changed"), list) for change in changes):
     raise ValueError(
-      f"{folder / INPUTS} is damaged (it contains no inputs); remove it to resume without checking for changed inputs"
+      f"{folder / INPUTS} is damaged (its inputs or changes are missing or malformed). Remove it to resume without "
+      "checking for changed inputs."
     )
   return content
 

@@ -1,7 +1,7 @@
-"""Hooks of the loop, and user-defined hooks such as `ddl.train(..., hooks=[my_hook])`.
+"""Hooks of the loop, and user-defined hooks, which `ddl.train(..., hooks=[my_hook])` takes.
 
-The loop calls a `ddl.run.batch.LoopHook` after every call of the compiled program. A user-defined hook is a function
-that takes a `StepInfo`, or a `RunHook`; the loop calls it after each evaluation and at the end.
+The loop calls a `ddl.run.batch.LoopHook` after every call of the compiled program. A user-defined hook is a `RunHook`
+or a function that takes a `StepInfo`; it is called after each evaluation and at the end.
 """
 
 import sys
@@ -89,7 +89,7 @@ class UserHooks(AfterEvaluation):
   """A hook of the loop that calls user-defined hooks in every process of a run."""
 
   def __init__(self, batch: Batch, options: "RunOptions"):
-    """Create the hook; it calls `options.hooks`."""
+    """Create a hook that calls `options.hooks`."""
     self._batch, self._hooks, self._options = batch, cast("Sequence[Hook]", options.hooks), options
     self._outer = sys.exception()  # not None if the caller handles an exception, such as a diverged earlier run
     self._infos: dict[int, StepInfo] = {}  # each run's newest evaluation
@@ -138,7 +138,7 @@ class UserHooks(AfterEvaluation):
 class TensorBoard(AfterEvaluation):
   """A hook that writes each line of metrics as TensorBoard events, synchronously.
 
-  It does not use tensorboardX's `SummaryWriter`, whose thread dies when the disk is full; its callers then block
+  It does not use tensorboardX's `SummaryWriter`, whose thread dies when the disk is full, so that its callers block
   forever.
   """
 
@@ -198,14 +198,14 @@ class SaveModels(LoopHook):
 
 
 class SaveBest(AfterEvaluation):
-  """A hook that saves each run's consensus model with the best test metric as BEST."""
+  """A hook that saves, in the file BEST, each run's consensus model with the best value of a test metric."""
 
   def __init__(self, metric: Metric):
     """Create the hook for a metric."""
     self._metric = metric
 
   def evaluated(self, state: LoopStep, run: int) -> None:
-    """Save the model if it is better than all before."""
+    """Save the model if it is better than all earlier ones."""
     figures = state.batch.figures[run]  # stored in checkpoints
     value = figures["last"][f"test_{self._metric.name}"]
     if state.step and ("best" not in figures or self._metric.better(value, figures["best"])):

@@ -3,8 +3,9 @@
 The file INPUTS in a run's folder records the fingerprints. Resuming with changed inputs is an error unless the user
 allows it; the change is then recorded.
 
-A data set of up to WHOLE bytes is hashed completely, in about a second. Of a larger or lazily read data set, evenly
-spaced examples are hashed, and also the names, sizes and bytes (but not the times) of the files that its settings name.
+A data set of up to WHOLE bytes is hashed completely, in about a second. The hash of a larger or lazily read data set
+covers evenly spaced examples, and the names, sizes and bytes (but not the modification times) of the files that the
+settings name.
 """
 
 import hashlib
@@ -29,7 +30,7 @@ SPLITS = {"train": "training examples", "test": "test examples", "validation": "
 WHOLE = 2**30  # bytes; larger inputs are sampled
 SAMPLE, BLOCK = 2**26, 2**14  # bytes of a sample, and of each block of a sample of files
 CHUNK = 2**20  # bytes hashed at a time, so that they fit into the CPU cache
-DRAWN = 64  # examples hashed of a stream or of data in files; the minimum for other sources
+DRAWN = 64  # number of examples to hash from a stream or from data ON_DISK; the minimum number for other sources
 ON_DISK = {"tokens": (TRAIN, TEST, META), "image_folder": image_folder.SUFFIXES, "tfds": ("",)}
 PREPARED = "~/tensorflow_datasets"  # TFDS's default data_dir
 ALLOW, TRUST = "allow_changed_inputs", "trust_code"
@@ -66,7 +67,7 @@ def check(folder: Path, inputs: Mapping[str, str], allowed: bool) -> None:
   """
   before = recorded_inputs(folder)
   if not before and (folder / ABOUT).exists():
-    say(f"{folder} has no {INPUTS} because an older ddl version wrote it; changes of data and code cannot be detected")
+    say(f"{folder} has no {INPUTS}, so changes to data and code cannot be detected")
   changed = [name for name in inputs if before.get(name, inputs[name]) != inputs[name]]
   if changed and not allowed:
     raise ValueError(
@@ -114,7 +115,7 @@ def _of_data(part: Part, data: Data) -> dict[str, str]:
 
 
 def _paths(part: Part) -> list[Path]:
-  """Return the existing files and folders that a data set's settings name by absolute path; for TFDS, its folder."""
+  """Return the existing files and folders that a data set's settings name by absolute path (TFDS: its folder)."""
   if part.name == "tfds":
     home = Path(part.get("data_dir") or PREPARED).expanduser() / str(part.get("dataset")).partition("/")[0]
     return [home] if home.exists() else []
@@ -174,9 +175,10 @@ def _add(sha: Any, name: str, x: np.ndarray) -> None:
 
 
 def _files(paths: Iterable[Path], suffixes: Sequence[str] = ("",)) -> str:
-  """Hash the relative names, sizes and bytes of files; above WHOLE bytes in total, hash only evenly spaced blocks.
+  """Hash the relative names, sizes and bytes of files; above WHOLE bytes in total, only evenly spaced blocks of bytes.
 
-  suffixes: file suffixes to include from folders, ignoring case. Hidden files and folders of runs are skipped.
+  Hidden files, hidden folders, and the folders of runs are skipped. suffixes: the suffixes of the files to include from
+  folders, ignoring case.
   """
   sha, content = hashlib.sha256(), [(path, file) for path in paths for file in _below(path, suffixes)]
   sizes = [file.stat().st_size for _, file in content]

@@ -1,4 +1,4 @@
-"""The training loop: it calls a compiled program, which runs several steps per call, and runs hooks between calls."""
+"""The training loop: it calls a compiled program for several steps at a time, and calls hooks in between."""
 
 import collections
 import contextlib
@@ -22,10 +22,10 @@ from ddl.run.progress import ProgressBar, bar
 
 
 def loop(batch: Batch, state: Restored, hooks: Sequence[LoopHook], stop: "StopRequest") -> tuple[int, bool]:
-  """Train a batch of runs to the last step or a requested stop; return (last completed step, whether to stop).
+  """Train a batch of runs to the end or a requested stop; return (last finished step, whether a stop was requested).
 
   While the losses of one call are read, the next call already runs on the devices. If a hook is due, the loop waits for
-  the devices first. All processes stop after the same call.
+  the devices before it calls the hooks. All processes stop after the same call.
 
   state: the initial or restored state; stop: the handler of the signals that request a stop.
   """
@@ -95,7 +95,7 @@ def run(
       states = [_open(batch, store, about)]
       if any(run.resume for run in batch.runs):
         say(f"{label}: resuming from step {batch.figures[0]['step']} of {steps}")
-      stop.listen()  # Ray has replaced the handlers
+      stop.listen()  # again, because Ray replaces the handlers when it starts
       with ProgressBar(label, steps, batch.figures[0]["step"]) as progress:
         step, stopping = loop(batch, states.pop(), [*hooks, progress, store], stop)
         stopped_at = step if batch.active and (stopping or step < steps) else None
@@ -121,7 +121,7 @@ def run(
 
 
 def _open(batch: Batch, store: Store, about: dict[str, Any]) -> Restored:
-  """Create the folders and the initial state; of resumed runs, check the folders and restore the saved state.
+  """Create the folders and the initial state; for resumed runs, check the folders and restore the saved state.
 
   The lines of metrics written after the restored checkpoint are dropped.
   """
@@ -181,7 +181,7 @@ class StopRequest:
     return self
 
   def listen(self) -> dict[int, Any]:
-    """Install the handlers, again if a library has replaced them; return signal -> previous handler."""
+    """Install the handlers, also after a library has replaced them; return signal -> previous handler."""
     return {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
 
   def _note(self, number: int, _frame: Any) -> None:

@@ -1,6 +1,6 @@
 """Evaluate the consensus model, estimate its gradient noise scale and write the lines of metrics.jsonl.
 
-The gradient noise scale is the batch size beyond which more examples or workers bring little
+The gradient noise scale is the batch size beyond which more examples or workers hardly speed up training
 (McCandlish, Kaplan, Amodei et al. 2018, arXiv 1812.06162). For k gradients g_j with mean gbar, each computed from b
 examples drawn with replacement:
 tr(Sigma) ~ S = b / (k - 1) sum_j |g_j - gbar|^2,   |G|^2 ~ |gbar|^2 - S / (k b),   B_simple = tr(Sigma) / |G|^2.
@@ -52,7 +52,7 @@ class Evaluator:
   def __call__(self, models: Sequence[Consensus]) -> list[dict[str, float]]:
     """Return each model's mean metrics, such as {"loss": 2.3, "accuracy": 0.1}; one program evaluates all models.
 
-    The names of the metrics on a further test set begin with its name.
+    The names of the metrics on a further test set begin with the name of the set.
     """
     trees = local([model[:2] for model in models])
     out: list[dict[str, float]] = [{} for _ in trees]
@@ -79,7 +79,7 @@ class Evaluator:
     return totals
 
   def reestimated(self, model: Consensus, batches: Sequence[dict[str, np.ndarray]]) -> Consensus:
-    """Return the model, with its batch-norm statistics re-estimated from these batches."""
+    """Return the model with batch-norm statistics re-estimated from these batches."""
     params, extra = local(model[:2])
     for batch in batches:
       extra = self._train(params, extra, place_like(batch, params))
@@ -114,7 +114,7 @@ class Metric(NamedTuple):
   higher_is_better: bool
 
   def better(self, one: float, other: float) -> bool:
-    """Return whether one value is better than another."""
+    """Return whether the value `one` is better than the value `other`."""
     return one > other if self.higher_is_better else one < other
 
 
@@ -126,12 +126,12 @@ def comparison_metric(requested: str, mode: str, model: Model, sources: Mapping[
   """Return the metric by which runs are compared. The model is only traced.
 
   Args:
-    requested: a metric of the model, after the name of a further test set; "perplexity" for a language model; "": the
-      accuracy if the model defines it, else the loss.
-    mode: "max" or "min", whether higher or lower values are better; "": by the metric, if it is in HIGHER.
-    sources: the test sets by name; the name of the main one is "", and "ema" is that of the averaged model's metrics.
+    requested: a metric of the model, or "perplexity" for a language model; for a source NAME other than the main one,
+      with the prefix "NAME_" (such as "ema_loss"). "": the accuracy if the model defines it, else the loss.
+    mode: "max" if higher values are better, "min" if lower ones are; "": look the metric up in HIGHER.
+    sources: the test sets by name; the main one has the name "". The name "ema" stands for the averaged model.
 
-  Raises OptionError if the metric is not available, or `mode` is required.
+  Raises OptionError if the metric is unknown, `mode` is invalid, or `mode` is "" for a metric that HIGHER lacks.
   """
   source = sources[""]
   figures = jax.eval_shape(lambda: _metrics_of(model)(*model.init(jax.random.key(0)), source.take(np.arange(1))))
@@ -153,7 +153,7 @@ def _together(metrics: Any, models: Sequence[Tree], batch: Any) -> list[dict[str
 
 
 def _metrics_of(model: Model) -> Any:
-  """Return the function that computes a model's metrics; for a model without one, it computes only the loss."""
+  """Return a function that computes a model's metrics: `model.metrics`, or only the loss if the model has none."""
 
   def metrics(params: Tree, extra: Tree, batch: Any) -> dict[str, jax.Array]:
     return {"loss": jnp.atleast_1d(model.loss(params, extra, batch, jax.random.key(0))[0])}
@@ -161,12 +161,12 @@ def _metrics_of(model: Model) -> Any:
   return model.metrics or metrics
 
 
-WINDOW = 5  # evaluations to average over; gradients shrink too fast in training for more
+WINDOW = 5  # evaluations to average over; during more of them, gradients shrink too much
 NORM2, TRACE, SCALE = "grad_norm2", "grad_noise", "noise_scale"  # keys in a line of metrics
 
 
 class NoiseEstimator:
-  """An estimator of |G|^2 and tr(Sigma) for one model, on one device."""
+  """An estimator of |G|^2 and tr(Sigma) for one model, on one device or all devices of a sharded model."""
 
   def __init__(self, model: Model):
     """Create an estimator, which compiles when first called."""
@@ -187,13 +187,13 @@ class NoiseEstimator:
 
 
 def draw(size: int, *, batches: int, batch: int, seed: int, step: int) -> np.ndarray:
-  """Return example indices [batches, batch] drawn from 0..size-1 with replacement, seeded by `seed` and `step`."""
+  """Return example indices [batches, batch] drawn from 0..size-1 with replacement; the arguments determine them."""
   generator = np.random.default_rng(np.random.SeedSequence((seed, step, batches, batch)))
   return generator.integers(size, size=(batches, batch))
 
 
 def recent(before: Sequence[Sequence[float]], line: Mapping[str, float]) -> list[list[float]]:
-  """Append the pair (|G|^2, tr(Sigma)) of a line of metrics to `before`, if any; return the last WINDOW pairs."""
+  """Return the last WINDOW pairs (|G|^2, tr(Sigma)): those of `before`, then that of `line` if it has one."""
   return [*map(list, before), *([[line[NORM2], line[TRACE]]] if NORM2 in line else [])][-WINDOW:]
 
 
@@ -268,7 +268,10 @@ class Evaluation(LoopHook):
   """A hook that evaluates the consensus models and writes a line of metrics for each run."""
 
   def __init__(self, batch: Batch, evaluator: Evaluator, batch_stats: str = "mean"):
-    """Create the hook. batch_stats: "mean": average the workers' batch-norm statistics; "reestimate": compute them."""
+    """Create the hook.
+
+    batch_stats: "mean" averages the workers' batch-norm statistics; "reestimate" computes them from training batches.
+    """
     self._evaluator, self._reestimate = evaluator, batch_stats == "reestimate"
     self._every, self._steps = batch.experiment.eval_every, batch.experiment.steps
     if self._reestimate and any(run.components.data.train.stream for run in batch.runs):
@@ -325,7 +328,7 @@ class Evaluation(LoopHook):
 
 
 def _noise(estimator: NoiseEstimator, components: Components, model: Consensus, step: int) -> dict[str, float]:
-  """Estimate the gradient noise from random training batches, which depend only on the seed and the step."""
+  """Estimate the gradient noise after a step from random training batches, see `draw`."""
   experiment, source = components.experiment, components.data.train
   drawn = draw(source.size, batches=experiment.noise_batches, batch=experiment.batch, seed=experiment.seed, step=step)
   return estimator(model, map(source.take, drawn), jax.random.fold_in(noise_key(experiment.seed), step))

@@ -1,4 +1,4 @@
-"""Start a run's devices and local processes, print in the main process, and check that all processes agree."""
+"""Set up a run's devices, start its local processes, print in the main process, and check that all processes agree."""
 
 import dataclasses
 import hashlib
@@ -60,10 +60,10 @@ def check_processes(workers: int, processes: int, options: RunOptions) -> int:
   The number of devices divided by `options.members` (devices per worker) must divide the number of workers.
 
   Raises:
-    ValueError: if a number is not divisible, or if a process would have more devices than it supports.
+    ValueError: if a condition does not hold, or if a process would have more devices than it may have threads.
   """
   devices, members = options.devices, options.members
-  check_threads("devices" if devices else "members", max(devices, members) // processes)
+  check_threads("devices" if devices else "members", max(devices, members), processes)
   possible = [members * rows for rows in divisors(workers)]
   what = f"{workers} workers" + f" of {members} members (devices) each" * (members > 1)
   if devices and devices not in possible:
@@ -76,7 +76,7 @@ def check_processes(workers: int, processes: int, options: RunOptions) -> int:
 
 
 def launches(options: RunOptions) -> bool:
-  """Return whether to train in child processes, because the options ask for several local processes or restarts."""
+  """Return whether to train in child processes, as needed for several local processes or for restarts."""
   several = options.runtime == "simulator" and options.processes > 1 and hosts.processes() == 1
   return options.max_restarts > 0 or several
 
@@ -84,7 +84,8 @@ def launches(options: RunOptions) -> bool:
 def launch(function: Any, value: Any, options: RunOptions, workers: int, begun: Callable[[], bool]) -> None:
   """Call `function(value, options)` in `options.processes` processes on this machine.
 
-  If a process is killed or lost, restart all of them, up to `options.max_restarts` times.
+  If a process fails, restart all of them, up to `options.max_restarts` times. User errors, SIGTERM and Ctrl-C cause no
+  restart.
 
   Args:
     function: a module-level function, such as `train`.
@@ -161,7 +162,9 @@ def _address(value: Any) -> str:
   """Return the import path MODULE:NAME of a class or function."""
   name = getattr(value, "__qualname__", repr(value))  # the repr of a callable object contains "<"
   if "<" in name or value.__module__ == "__main__":
-    raise OptionError("hooks", "module-level functions if there are several processes", name)
+    condition = "module-level functions of an importable module if processes > 1 or max_restarts > 0"
+    advice = "Child processes cannot import lambdas, local functions or functions in __main__."
+    raise OptionError("hooks", condition, name, advice)
   return f"{value.__module__}:{name}"
 
 
@@ -232,7 +235,7 @@ def difference(reference: str, other: str, rank: int, first: int = 0) -> str:
   values, others = (folder.flat(json.loads(json_text)) for json_text in (reference, other))
   key = next(key for key in sorted({*values, *others}) if values.get(key) != others.get(key))
   differ = f"{key} is {values.get(key)} in process {first} and {others.get(key)} in process {rank}"
-  return f"all processes must have the same config, code and data, but {differ}"
+  return f"all processes must have the same config, options, versions, code and data, but {differ}"
 
 
 def _code() -> str:

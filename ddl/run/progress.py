@@ -68,7 +68,7 @@ class ProgressBar(LoopHook):
     self._lines = is_main() and not has_bar()
     self._since = self._last_print = time.monotonic()
     self._first, self._timed = done, 0  # the first step, and the step from which the rate is measured
-    self._compiled = 0.0  # seconds of compilation before the rate is measured, or excluded from it
+    self._compiled = 0.0  # seconds of compilation so far, which the rate excludes
 
   def __enter__(self) -> "ProgressBar":
     return self

@@ -33,7 +33,7 @@ def launch(
   train: a function that each process calls with the experiment, options, folder and `ProcessGroup`.
 
   Raises:
-    Failed: if too few processes are left.
+    Failed: if too few processes are left, training fails repeatedly, or a signal comes before the run can be saved.
     Stopped: after SIGTERM or Ctrl-C; the run is saved.
     ValueError: if Ray is missing or has too few CPUs or GPUs, or a process raised ValueError.
   """
@@ -68,12 +68,12 @@ def _train(
   path: Path,
   group: elastic.ProcessGroup,
 ) -> dict[str, Any]:
-  """Call `train` in one process of a group, resuming from the survivors' state or a checkpoint."""
+  """Call `train` in one process of a group; resume from the survivors' state or a checkpoint, if there is one."""
   options = replace(
     options,
     workdir=str(path),
     resume=options.resume or bool(group.survivors) or group.resume,
-    peer_timeout=max(100.0, 10 * options.peer_timeout),  # JAX then aborts all; the driver notices a loss earlier
+    peer_timeout=max(100.0, 10 * options.peer_timeout),  # until JAX aborts all processes; the driver reacts earlier
   )
   return train(experiment, options, path, group)
 

@@ -45,7 +45,7 @@ IGNORED = ("slow", "straggler_rate", "death_rate")  # keys of config.times that 
 
 
 def check(experiment: Experiment, runtime: str) -> None:
-  """Raise OptionError if the algorithm is collective; warn about settings that real time ignores."""
+  """Raise OptionError for a collective algorithm or config.ema; warn about settings that real time ignores."""
   if not experiment.has_server:
     name, advice = experiment.algorithm.short_name, f"Server algorithms are {', '.join(SERVER)}."
     raise OptionError("runtime", f"simulator with the collective algorithm {name}", runtime, advice)
@@ -116,7 +116,7 @@ class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
   def run(
     self, carry: RunSnapshot, calls: Sequence[Interval], feed: Any, key: jax.Array
   ) -> Iterator[tuple[Interval, RunSnapshot | None, np.ndarray]]:
-    """Run in a thread that pauses during evaluations; see `Trainer.run`.
+    """Run the workers from a thread that pauses during evaluations; see `Trainer.run`.
 
     If the run is stopped early, its last interval ends at the last visit and is yielded with the carry None.
     """
@@ -198,7 +198,7 @@ class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
     return carry.consensus
 
   def _unsupported(self, *_: Any) -> Any:
-    """Raise NotImplementedError: Ray's server shards save checkpoints, threads save none."""
+    """Raise NotImplementedError: on Ray, the server shards save the checkpoints; threads save none."""
     raise NotImplementedError
 
   saved = saved_shapes = restored = _unsupported
@@ -213,7 +213,7 @@ class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
     return {"visits": self.visits}
 
   def _step_times(self) -> tuple[float, ...]:
-    """Return the workers' mean step times if their periods depend on them, else ()."""
+    """Return the workers' mean step times if the algorithm's periods depend on step times, else ()."""
     return virtual_time.step_times(self.components.experiment).means if self.algorithm.periods else ()
 
   def _visits_of(self, step: int) -> int:
@@ -224,7 +224,7 @@ class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
     return None
 
   def _run(self, model: Any, marks: Sequence[int], watch: Callable[..., None]) -> Events:
-    """Run until the last of `marks`, the numbers of visits at which intervals end; return the schedule.
+    """Run until the last of `marks` (the numbers of visits at which intervals end); return the schedule.
 
     watch: a callback (progress, losses since the last call of `watch`, function that returns the consensus model).
     """

@@ -32,15 +32,16 @@ class Session:
 
   path: Path
   options: RunOptions  # the options, with hooks as functions
-  reference: int | None  # see `processes.check`: if set, only processes that differ from this one fail
+  reference: int | None  # the process with which to compare the others, see `first` in `processes.check`
   cached: Sequence[str]  # one item per compilation cache hit so far
 
   def agree(
     self, config: Mapping[str, Any], experiments: Collection[Experiment], data: Data, tuned: str = ""
   ) -> dict[str, str]:
-    """Check that config, data and code are equal in all processes and, for a resume, that the inputs are as recorded.
+    """Check that config, data and code are equal in all processes; return the fingerprints of the inputs.
 
-    Return the fingerprints of the inputs. Raises ValueError for a difference.
+    When resuming, also check that the inputs are as recorded, unless options.allow_changed_inputs is set. Raises
+    ValueError for a difference.
     """
     options = replace(self.options, resume=False, allow_changed_inputs=False, trust_code=False)
     fingerprints = inputs.fingerprints(experiments, data, options.init_from, tuned)

@@ -11,7 +11,10 @@ from ddl.schedule import Schedule
 
 
 def warn(experiment: Experiment, algorithm: Any, pull: float) -> None:
-  """Warn about questionable settings. pull: workers x alpha, with which all workers pull the center."""
+  """Warn about questionable settings.
+
+  pull: workers x alpha, the weight with which all workers together pull the center.
+  """
   texts = [
     _of_wrapper(experiment),
     _of_memory(experiment),
@@ -20,7 +23,8 @@ def warn(experiment: Experiment, algorithm: Any, pull: float) -> None:
     *_of_expectations(experiment),
   ]
   if pull > 1:  # the center's coefficient is 1 - p alpha; for p alpha > 2 the center diverges
-    texts.append(f"workers x alpha = {pull:g} exceeds 1: the center overshoots; the authors of EASGD use 0.9")
+    product = f"config.algorithm.alpha x {experiment.workers} workers"
+    texts.append(f"{product} is {pull:g}; above 1 the center overshoots; the authors of EASGD use 0.9")
   for text in filter(None, texts):
     warnings.warn(text, stacklevel=3)
 
@@ -44,9 +48,9 @@ def _of_memory(experiment: Experiment) -> str:
   if share >= 1 or pull <= limit:
     return ""
   return (
-    f"{experiment.label}: {'alpha' if in_turn else 'p alpha'} is {pull:g}; above {limit:.3g} the center is likely to "
-    f"diverge with share={share:g}, because error feedback accumulates the same differences; increase "
-    "config.wrapper.share or decrease config.algorithm.alpha"
+    f"{experiment.label}: config.algorithm.alpha{'' if in_turn else ' x workers'} is {pull:g}; above {limit:.3g} the "
+    f"center is likely to diverge with config.wrapper.share={share:g}, because error feedback accumulates the same "
+    "differences repeatedly; increase config.wrapper.share or decrease config.algorithm.alpha"
   )
 
 
@@ -72,14 +76,14 @@ def _of_silence(experiment: Experiment, algorithm: Any) -> str:
   if len(late) < len(first):
     which, result = "one of the exchanges of trained values", "it never arrives"
   return (
-    f"{experiment.label}: {which} arrives only after {min(late)} steps, but the run has only "
+    f"{experiment.label}: {which} would arrive only after {min(late)} steps, but the run has only "
     f"{experiment.steps}, so {result}; decrease config.algorithm.{experiment.length_key(min(late))} or increase "
     "config.steps"
   )
 
 
 def _of_momentum(experiment: Experiment) -> str:
-  """Return a warning if the optimizer's momentum adds to that of algorithm or wrapper, or either to asynchrony's."""
+  """Return a warning if two kinds of momentum add up: of the optimizer, algorithm, wrapper or asynchronous workers."""
   name, workers = experiment.algorithm.short_name, experiment.workers
   momentum = experiment.optimizer.get("momentum")
   for part in (experiment.algorithm, experiment.wrapper):
@@ -96,7 +100,7 @@ def _of_momentum(experiment: Experiment) -> str:
 
 
 def _of_expectations(experiment: Experiment) -> Iterator[str]:
-  """Yield a warning for each setting with which the algorithm is not what its name says (`Spec.expects`)."""
+  """Yield a warning for each setting whose value differs from the one that the algorithm expects (`Spec.expects`)."""
   for path, (expected, consequence) in experiment.spec.expects.items():
     section, _, key = path.partition(".")
     part: Part = getattr(experiment, section)

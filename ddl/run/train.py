@@ -30,7 +30,7 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
   Raises:
     Diverged: if a loss, metric or parameter is not finite; the last good checkpoint remains.
     Stopped: after SIGTERM or Ctrl-C; the run has been saved, except on threads.
-    Failed: if one of several processes failed.
+    Failed: if training in child processes or on Ray failed.
     ValueError: for an invalid folder, options or experiment.
   """
   options = options or RunOptions()

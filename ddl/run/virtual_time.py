@@ -22,7 +22,7 @@ from ddl.perf.patterns import LATE
 from ddl.run.folder import EVENTS, LOCKSTEP, RunFolder
 from ddl.schedule import Schedule
 
-ROUNDS = 50  # periods of the longest exchange that `lockstep_record` covers
+ROUNDS = 50  # `lockstep_record` covers this many times the longest exchange period
 
 
 def step_times(config: Experiment) -> Any:
@@ -53,7 +53,7 @@ def whole_run(
   barrier, blocks = barrier_of(config), algorithm.arrivals.blocks
   if isinstance(barrier, Quorum) and (algorithm.read is None or algorithm.lock_free):
     condition = (
-      "an algorithm whose workers start from the server's reply (such as async_sgd) with "
+      "a locking algorithm that starts each round from the server's reply (such as async_sgd) if "
       f"config.barrier.name={config.barrier.name}"
     )
     raise OptionError("config.algorithm.name", condition, config.algorithm.short_name)
@@ -89,7 +89,9 @@ class Charges(NamedTuple):
 
 
 def charges(config: Experiment, sent: Traffic, deaths: bool = False) -> Charges:
-  """Return the communication seconds of `sent`: `network.exchange_seconds` if set, else from `messages`.
+  """Return the communication seconds of the traffic `sent`.
+
+  They are `network.exchange_seconds` if it is set, else the number of `messages` times `network.message_seconds`.
 
   deaths: whether workers may fail, so that the seconds depend on the number of present workers.
   """
@@ -130,7 +132,7 @@ def lockstep_record(
 ) -> lockstep.StepTimes:
   """Return when each worker computes and waits in the first steps of a run: arrays [steps, ...].
 
-  The record ends with the run or after ROUNDS periods of the longest exchange.
+  The record ends with the run, or after ROUNDS times the longest exchange period.
   """
   steps = min(config.steps, ROUNDS * max(_periods(algorithm), default=1))
   return lockstep.stack(lockstep.walk(steps=steps, **_lockstep(config, algorithm, charged, present)))
@@ -160,7 +162,7 @@ def _lockstep(config: Experiment, algorithm: Algorithm, charged: Charges, presen
 
 
 def _periods(algorithm: Algorithm) -> list[int]:
-  """Return the period of each exchange in steps; if it changes, its value in round LATE, unless the exchange ends."""
+  """Return the period, in steps, of each exchange that does not end; if the period changes, its value in round LATE."""
   return [period for clock in Schedule(algorithm.exchanges).clocks if (period := clock.period(LATE)) != NEVER]
 
 
@@ -178,7 +180,7 @@ def describe(config: Experiment) -> str:
   exchange = config.network.exchange_seconds
   if exchange is None:
     all_reduce = messages("all_reduce", config.workers) * config.network.message_seconds
-    network += [f"all-reduce of all workers {all_reduce * 1000:g} ms, a neighbour's model one message"]
+    network += [f"all-reduce of all workers {all_reduce * 1000:g} ms, a neighbor's model one message"]
   else:
     network += [f"exchange of all workers {exchange * 1000:g} ms"]
   return ", ".join([f"steps of {step}{jitter}", *more, *network, f"barrier {barrier}"])

@@ -23,13 +23,13 @@ SWITCHES = UNRECORDED[:3]  # flags without a value
 def workdir(what: str, options: RunOptions) -> Path:
   """Return options.workdir, or a new folder under runs/ named after `what`.
 
-  Raises ValueError if the folder to resume does not exist, or a folder cannot be created.
+  Raises ValueError if the folder to resume is not set or does not exist, or if a folder cannot be created.
   """
   if options.resume and not options.workdir:
-    raise OptionError("workdir", "the folder to resume, such as runs/a")
+    raise OptionError("workdir", "set with resume (to the folder to resume, such as runs/a)")
   path = files.local(options.workdir or f"runs/{slug(what)}-{time.strftime('%Y%m%d-%H%M%S')}")
   if options.resume and not path.exists():
-    raise ValueError(f"{path} cannot be resumed, as it does not exist; omit resume to start a new run")
+    raise ValueError(f"workdir must be an existing folder with resume, got {path}. Omit resume to start a new run.")
   return writable(path)
 
 
@@ -48,9 +48,9 @@ def writable(path: Path, option: str = "workdir") -> Path:
 
 
 def check_folder(path: Path, experiment: Experiment, options: RunOptions, single: bool = True) -> None:
-  """Raise ValueError if the folder is in use or, with options.resume, does not contain a run of this experiment.
+  """Raise ValueError if a new run's folder is already used, or a resumed run's folder has no run of this experiment.
 
-  single: False for a run of a comparison, which may not have started yet.
+  single: False for a run of a comparison, which need not have started before a resume.
   """
   folder = RunFolder(path)
   if not options.resume:

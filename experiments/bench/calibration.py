@@ -38,7 +38,7 @@ CASES = (
   ModelCase("mlp", {"hidden": (1024, 1024)}, 32),
   *(case for curve in CURVES.values() for case in curve),
 )
-# Cases also measured with synchronous SGD, to find how long messages take between steps.
+# Cases also measured with synchronous SGD, to find how much longer messages take between steps than on their own.
 TOGETHER = (CASES[1], CURVES["dense"][1], *CURVES["convolution"][:2], CURVES["attention"][1])
 
 
@@ -68,12 +68,12 @@ class Measurements(NamedTuple):
 class Calibration(NamedTuple):
   """The result of a calibration."""
 
-  cluster: Cluster  # with the efficiency of dense models
+  cluster: Cluster  # with the efficiency of dense models, if measured
   efficiencies: dict[str, Efficiency]  # by kind of model
   rates: dict[str, Rates]  # of a step, by kind of model
   links: dict[str, LinkModel]  # by collective
   overhead: float  # R_O: ratio of input and dispatch time to compute time, median over the cases
-  waiting: float  # seconds that a message between steps takes longer than in a loop of messages only
+  waiting: float  # additional seconds of a message between steps, compared with a loop that only sends messages
   rows: list[dict[str, Any]]  # each measurement with the value that its fit predicts
 
 
@@ -83,7 +83,7 @@ def typical(seconds: np.ndarray) -> float:
 
 
 def collective_cost(name: str, workers: int) -> Callable[[float, LinkModel], float]:
-  """Return the cost function of a collective that uses its cheapest algorithm: (bytes, link) -> seconds."""
+  """Return the cost of a collective with its cheapest algorithm, as a function (bytes, link) -> seconds."""
   return lambda nbytes, link: patterns.seconds([Op(name, nbytes)], workers, NetworkModel(link))
 
 

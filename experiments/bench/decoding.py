@@ -1,4 +1,4 @@
-"""Measure how many JPEG images per second one thread, several threads, grain's threads and grain's processes decode.
+"""Measure the rate at which one thread, several threads, grain's threads and grain's processes decode JPEG images.
 
 The decoders take turns.
 
@@ -47,7 +47,7 @@ def decode(file: bytes) -> np.ndarray:
 
 
 def decoders(encoded: Sequence[bytes], count: int) -> dict[str, Callable[[], int]]:
-  """Return the decoders by name: functions that decode a batch of images to float32 and return their number.
+  """Return the decoders by name: functions that decode a batch of images to float32 and return the number of images.
 
   Worker processes prefetch, as they would in training; threads decode only during a call.
   """

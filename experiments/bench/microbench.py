@@ -160,7 +160,10 @@ def _measured_step(trainer: CompiledTrainer, components: build.Components, model
 
 
 def messages(leaves: Sequence[int], group: Group) -> tuple[int, ...]:
-  """Return the bytes of each message if workers average arrays of `leaves` bytes; a packed group joins small arrays."""
+  """Return the bytes of each message when workers average arrays; a packed group joins small arrays into one message.
+
+  leaves: bytes of each array.
+  """
   if not isinstance(group, PackedGroup):
     return tuple(leaves)
   small = sum(n for n in leaves if n < group.below)
@@ -272,7 +275,7 @@ def progress(text: str) -> None:
 def measure_steps(
   model: str, algorithms: Mapping[str, Mapping[str, Any]], *, workers: int, single_batch: int, full_batch: int
 ) -> dict[str, dict[int, float]]:
-  """Measure the seconds per step of each algorithm on one worker and on `workers`: medians of interleaved blocks.
+  """Measure the seconds per step of each algorithm with one worker and with all, as medians of interleaved blocks.
 
   All processes compute in every measurement, as in a calibration: a single worker does not communicate, but the other
   processes still compute.

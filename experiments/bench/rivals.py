@@ -1,4 +1,4 @@
-"""Hand-written training loops to compare ddl with: JAX with optax, and PyTorch's distributed tools.
+"""Hand-written training loops with which ddl is compared; they use JAX and optax, or PyTorch's distributed tools.
 
 `plain`: one worker, one jitted step. `vmap` and `devices`: ddl's models with a loop for one fixed algorithm.
 `torch`: DistributedDataParallel, or PyTorch's periodic model averager, over Gloo with one process per worker.

@@ -1,4 +1,6 @@
-"""Measure exchanges per second of a worker and the server on Ray: python -m experiments.bench.server_exchange.
+"""Measure the exchanges per second between a worker and the server on Ray.
+
+python -m experiments.bench.server_exchange
 
 No gradients are computed. ddl's sockets are compared with Ray actor calls, which pass arrays as arguments and results.
 The algorithm is Async SGD: the server checks and adds each message and returns the center. The transports alternate;
@@ -58,7 +60,7 @@ class Exchanger:
     self.header, self.losses = np.zeros(1, ray_transport.REQUEST), np.zeros(1, np.float32)
 
   def over_sockets(self) -> float:
-    """Return the exchanges per second over sockets, where one exchange is with all shards."""
+    """Return the exchanges per second over sockets; one exchange involves all shards."""
     return rate(lambda: self.sockets.visit(self.header, self.losses, [], self.message))
 
   def over_calls(self) -> float:

@@ -1,4 +1,4 @@
-"""Run a program ("side") of a benchmark as a process: one timed block of steps for each line of standard input.
+"""Run one side of a benchmark as a process, which times a block of steps for each line of standard input.
 
 python -m experiments.bench.timed_process ddl "mlp 8x64" local_sgd [RunOptions as JSON]
 """

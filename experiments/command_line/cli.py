@@ -28,7 +28,7 @@ RESUMABLE = ("train", "compare", "sweep")
 def run(command: str, arguments: list[str]) -> int:
   """Run a command and return the exit code."""
   hosts.follow_launcher()
-  logging.set_verbosity(logging.FATAL)  # libraries also raise the errors that they log
+  logging.set_verbosity(logging.FATAL)  # the errors that libraries log are also raised
   return exit_code(command, lambda: _run(command, arguments))
 
 
@@ -62,7 +62,7 @@ def key_flags(command: str) -> list[flags.Flag[Any]]:
 
 
 def parse(command: str, arguments: Sequence[str]) -> list[str]:
-  """Parse and set all flags except --config and its overrides, whose arguments are returned unparsed.
+  """Parse and set all flags; return the arguments of --config and its overrides, which are not parsed.
 
   Raises:
     ValueError: for an argument that is not a flag, a flag that the command does not accept, a value of the wrong type,
@@ -98,7 +98,7 @@ def _check(command: str, arguments: Sequence[str]) -> None:
       name, equals, value = negated, "=", "false"
     if name in of_commands - readable:
       raise OptionError(name, f"unset for {command}, which does not use it")
-    flag: Any = flags.FLAGS[name] if name in flags.FLAGS else None  # noqa: SIM401 (its get gives the value)
+    flag: Any = flags.FLAGS[name] if name in flags.FLAGS else None  # noqa: SIM401 (FLAGS.get returns a flag's value)
     if not equals:
       value = "true" if flag is not None and flag.boolean else next(words, "")
     if flag is not None:

@@ -1,4 +1,4 @@
-"""Parse --config=FILE and its overrides, --config.key=value, with the types of ml_collections' config_flags."""
+"""Parse --config=FILE and its overrides --config.key=value; ml_collections' config_flags converts their values."""
 
 import ast
 import re
@@ -34,7 +34,9 @@ class CommandLine(NamedTuple):
 
 
 def split_config_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-  """Split arguments into --config flags and the rest; as in absl, -config and a space instead of = are valid.
+  """Split arguments into the flags --config=FILE and --config.KEY=VALUE, and the rest.
+
+  As in absl, a single dash is enough, and `--config FILE` means --config=FILE.
 
   Raises:
     OptionError: for --config without a value.
@@ -88,7 +90,7 @@ def read(command: str, config_args: Sequence[str], stored: Config | None = None)
 def as_keys(name: str, arguments: Sequence[str]) -> str:
   """Return a hint that names the config keys with the same name as an unknown flag, or "" if there are none."""
   config: Any = base()
-  places = [[""] * (name not in SECTIONS), REGISTRIES, SECTIONS]  # by priority: the first match counts
+  places = [[""] * (name not in SECTIONS), REGISTRIES, SECTIONS]  # by priority: the first group with a match counts
   known = [[f"{s}.{name}" if s else name for s in group if name in (config[s] if s else config)] for group in places]
   paths = next(filter(None, known), []) if name != "name" else []
   values = {key: value for key, _, value in (argument.lstrip("-").partition("=") for argument in arguments)}
@@ -133,7 +135,10 @@ def _set(config: Config, path: str, text: str) -> Config:
 
 
 def _check(config: Any, path: str, names: Mapping[str, str]) -> None:
-  """Raise OptionError for an unknown config key. names: entries that flags select, such as {"algorithm": "easgd"}."""
+  """Raise OptionError for an unknown config key or a whole section.
+
+  names: entries that flags select, such as {"algorithm": "easgd"}.
+  """
   node: Any = config
   for i, key in enumerate(path.split(".")):
     if not isinstance(node, ConfigDict) or key not in node:

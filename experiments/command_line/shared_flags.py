@@ -1,8 +1,8 @@
 """Flags that several commands share, including those of `RunOptions`.
 
-Each function defines a flag, and a command calls the functions of the flags that it uses. These become its key flags in
-absl's sense: the help of the command lists them, and its command line may set them. Only the first call of a function
-defines the flag; therefore one process can import several commands.
+A command calls the functions of the flags that it uses. These flags become its key flags in absl's sense: the help of
+the command lists them, and its command line may set them. Only the first call of a function defines the flag; therefore
+one process can import several commands.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,14 +49,14 @@ def option(name: str) -> flags.FlagHolder[Any]:
 
 
 def run_flags(command: str) -> None:
-  """Define the flags of a training command: its run options, and those of a job with several processes."""
+  """Define the flags of a training command for its run options and for jobs with several processes."""
   for name, flag in FLAGS.items():
     if command in flag.commands:
       option(name)
   _flag(flags.DEFINE_string, "coordinator", "", "HOST:PORT of process 0, the same in all processes")
-  text = "total number of processes, if JAX does not detect a cluster"
+  text = "total number of processes; set it if JAX does not detect a cluster"
   _flag(flags.DEFINE_integer, "num_processes", None, text, lower_bound=1)
-  text = "rank of this process, from 0, if JAX does not detect a cluster"
+  text = "rank of this process, from 0; set it if JAX does not detect a cluster"
   _flag(flags.DEFINE_integer, "process_id", None, text, lower_bound=0)
 
 
@@ -65,7 +65,7 @@ def declare_process() -> None:
   place: dict[str, Any] = {name: flags.FLAGS[name].value for name in ("coordinator", "num_processes", "process_id")}
   if flags.FLAGS.processes > 1 and (conflicts := [name for name, value in place.items() if value not in ("", None)]):
     advice = "--processes starts all processes on this host."
-    raise OptionError(conflicts[0], "unset when processes is set", place[conflicts[0]], advice)
+    raise OptionError(conflicts[0], "unset if processes > 1", place[conflicts[0]], advice)
   hosts.declare(**place)
 
 
@@ -100,28 +100,29 @@ def one_cluster() -> tuple[str, Cluster]:
   names: list[str] = cluster().value
   if len(names) != 1:
     known = ", ".join(cluster_file.names())
-    raise OptionError("cluster", f"one of {known}", ", ".join(names) or "none", "Only compare takes several.")
+    raise OptionError("cluster", "one name or one .toml file", ", ".join(names) or "none", f"The names are {known}.")
   model = flags.FLAGS["model"].value if "model" in flags.FLAGS else ""
   return names[0], cluster_file.named(names[0], model or "")
 
 
 cluster = partial(
   _flag, flags.DEFINE_list, "cluster", [],
-  "cluster name (see `list`) or a user-defined file, my.toml; compare takes several, separated by commas",
+  "cluster name (see `list`) or the path of a .toml file; compare takes several, separated by commas",
 )  # fmt: skip
 model = partial(
   _flag, flags.DEFINE_string, "model", "",
-  "name of a layer table; other sizes as in llama_8b:length=4096 or transformer:layers=24,width=2048 (GPT-2 with heads "
-  "of width 64); scale also takes ddl's models",
+  "name of a layer table, optionally with other sizes, such as llama_8b:length=4096 or "
+  "transformer:layers=24,width=2048 (GPT-2 with heads of width 64); scale also takes ddl's models",
 )  # fmt: skip
 batch = partial(
   _flag, flags.DEFINE_integer, "batch", None,
-  "examples per step: per worker (plan; default: from the config, or recommended), in total (scale; default: 512), or "
-  "per worker with weak scaling", lower_bound=1, upper_bound=10**12,
+  "examples per step. plan: per worker; default: from the config, or recommended. scale: in total, or per worker with "
+  "weak scaling; default: 512", lower_bound=1, upper_bound=10**12,
 )  # fmt: skip
 workers = partial(
   _flag, flags.DEFINE_string, "workers", "",
-  "number of workers (plan; default: from the config, or recommended), or 1,2,...,8 (scale, instead of --nodes)",
+  "plan: number of workers; default: from the config, or recommended. scale: numbers of workers, such as 1,2,...,8, "
+  "instead of --nodes",
 )  # fmt: skip
 servers = partial(
   _flag, flags.DEFINE_integer, "servers", None, "parameter servers (default: recommended by plan; 1 in scale)",
@@ -129,18 +130,21 @@ servers = partial(
 )  # fmt: skip
 algorithms = partial(
   _flag, flags.DEFINE_list, "algorithms", None,
-  "comma-separated names; default: sync_sgd,local_sgd,dasgd (scale), all (netbench), the labels of config.compare or "
-  "config.algorithm (dryrun)",
+  "comma-separated names; default: sync_sgd,local_sgd,dasgd (scale); all (netbench); those of "
+  "config.compare.algorithms, or else config.algorithm (dryrun)",
 )  # fmt: skip
-turns = partial(_flag, flags.DEFINE_integer, "turns", 5, "pairs of blocks per case", lower_bound=1)
+turns = partial(
+  _flag, flags.DEFINE_integer, "turns", 5, "measurements of each case; their median is reported", lower_bound=1
+)
 only = partial(
   _flag, flags.DEFINE_list, "only", [],
-  "comma-separated labels or algorithms of config.compare.algorithms, or parts of bench's case names; default: all",
+  "comma-separated labels or algorithm names from config.compare.algorithms (compare, sweep), or parts of case names "
+  "(bench); default: all",
 )  # fmt: skip
 explain = partial(
   _flag, flags.DEFINE_bool, "explain", False,
   "print memory, FLOP, bytes moved and collectives of the compiled step (train), or all algorithms, other batch sizes, "
   "formulas and sources (plan)",
 )  # fmt: skip
-json = partial(_flag, flags.DEFINE_string, "json", "", "write the figures to this JSON file")
+json = partial(_flag, flags.DEFINE_string, "json", "", "write the results to this JSON file")
 overlap, processes, workdir = (partial(option, name) for name in ("overlap", "processes", "workdir"))

@@ -1,8 +1,8 @@
-"""`python run.py bench`: examples per second of each workload and algorithm, against a plain optax loop.
+"""`python run.py bench`: compare the examples per second of each workload and algorithm with a plain optax loop.
 
 ddl and the plain loop run in separate processes, as a user would start them, and take turns with blocks of steps. The
 ratio of their rates is the median over pairs of consecutive blocks, because other load on the machine affects both
-blocks of a pair. The command only reports the ratios and never fails because of one.
+blocks of a pair. The command only reports the ratios; a low one is not an error.
 """
 
 import itertools
@@ -30,8 +30,12 @@ from experiments.command_line.shared_flags import run_options
 ONLY = shared_flags.only()
 JSON = shared_flags.json()
 PROCESSES = shared_flags.processes()
-RIVALS = absl_flags.DEFINE_bool("rivals", False, "measure hand-written JAX loops and PyTorch (if installed) instead")
-ASYNC = absl_flags.DEFINE_bool("asynchronous", False, "measure server algorithms in virtual time instead")
+RIVALS = absl_flags.DEFINE_bool(
+  "rivals", False, "compare with hand-written JAX loops and PyTorch (if installed) instead of the plain loop"
+)
+ASYNC = absl_flags.DEFINE_bool(
+  "asynchronous", False, "compare server algorithms in virtual time with synchronous ones instead"
+)
 PERF = absl_flags.DEFINE_bool("perf", False, "measure the errors of the cost model's predictions instead")
 TURNS = shared_flags.turns()
 PASSED_ON = ("devices", "virtual_grad", "step_loop", "steps_per_call", "overlap")
@@ -80,9 +84,10 @@ def main(line: CommandLine) -> int:
     raise OptionError(kinds[1], f"unset when {kinds[0]} is set")
   unread = [name for name in ("only", "turns", *PASSED_ON) if absl_flags.FLAGS[name].present]
   if PERF.value and unread:
-    raise OptionError(unread[0], "unset when perf is set", advice="The benchmark of the cost model has fixed cases.")
+    raise OptionError(unread[0], "unset when perf is set", advice="The options of this benchmark are fixed.")
   if PROCESSES.present and not PERF.value:
-    raise OptionError("processes", "unset unless perf is set", advice="Other benchmarks start one process per program.")
+    advice = "Other benchmarks start one process for each of the compared programs."
+    raise OptionError("processes", "unset unless perf is set", advice=advice)
   if PERF.value:
     return predictions.main(JSON.value, PROCESSES.value if PROCESSES.present else 2, line.words)
   algorithms = ASYNCHRONOUS if ASYNC.value else ALGORITHMS
@@ -132,9 +137,9 @@ def _against_plain(cases: list[tuple[str, str]], passed: str) -> list[dict[str, 
 
 
 def _against_rivals(cases: list[tuple[str, str]], passed: str) -> list[dict[str, Any]]:
-  """Measure ddl and each program of `rivals.RIVALS` alternately, in the cases with two workers."""
+  """Measure ddl and each program of `rivals.RIVALS` alternately, in two-worker cases with algorithms of PERIODS."""
   cases = [(w, a) for w, a in cases if a in rivals.PERIODS and WORKLOADS[w].workers == 2]
-  _check(cases, f"a case with two workers and {' or '.join(rivals.PERIODS)} for --rivals (for example 'mlp 2x64')")
+  _check(cases, f"a case with two workers and {' or '.join(rivals.PERIODS)} if rivals is set (for example, 'mlp 2x64')")
   names = [name for name in rivals.RIVALS if name != "torch" or find_spec("torch")]
   if "torch" not in names:
     print("PyTorch is not installed and is skipped (pip install torch)")
@@ -145,11 +150,11 @@ def _against_rivals(cases: list[tuple[str, str]], passed: str) -> list[dict[str,
 def _against_synchronous(cases: list[tuple[str, str]], passed: str) -> list[dict[str, Any]]:
   """Measure server algorithms against their synchronous counterparts.
 
-  The visits of a server algorithm are computed in waves of concurrent visits, and for comparison one at a time. Its
-  step times have 10 % jitter.
+  The visits of each server algorithm are computed in two ways: in waves of concurrent visits, and one at a time. Step
+  times have 10 % jitter.
   """
   cases = [(w, a) for w, a in cases if WORKLOADS[w].workers == 8]
-  _check(cases, "a case with eight workers for --asynchronous (for example 'mlp 8x64')")
+  _check(cases, "a case with eight workers if asynchronous is set (for example, 'mlp 8x64')")
   sides = {
     (w, a): {
       "waves": ("ddl", w, a, passed), "synchronous": ("ddl", w, COUNTERPARTS[a], passed), "one": ("one", w, a, passed)

@@ -24,7 +24,9 @@ from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
 from experiments.command_line.shared_flags import run_options
 
-TOPOLOGY = flags.DEFINE_string("topology", "", "devices to compile for: v5e:4x4, v5p:2x2x4, h200:2x8 (hosts x GPUs)")
+TOPOLOGY = flags.DEFINE_string(
+  "topology", "", "devices to compile for, such as v5e:4x4, v5p:2x2x4 or h200:2x8 (hosts x GPUs)"
+)
 ALGORITHMS = shared_flags.algorithms()
 DEFAULTS = flags.DEFINE_bool("compiler_defaults", False, "compile without ddl's XLA options for overlap")
 JSON = shared_flags.json()
@@ -72,12 +74,12 @@ def main(line: CommandLine) -> int:
 
 
 def _data(experiment: Experiment) -> Data:
-  """Load the config's data set. Raises ValueError, which recommends synthetic data, if the set is missing."""
+  """Load the config's data set. Raises a ValueError that recommends synthetic data if the set cannot be loaded."""
   try:
     return load(experiment)
   except (OSError, ValueError) as error:
     raise ValueError(
-      f"{error}; for a dry run, config.data.name=synthetic with a task and shape is sufficient"
+      f"{str(error).rstrip('.')}. For a dry run, config.data.name=synthetic with a task and shape is sufficient."
     ) from error
 
 
@@ -99,7 +101,8 @@ def _experiments(line: CommandLine) -> dict[str, Experiment]:
 def _with_algorithm(config: Config, name: str, paths: Sequence[str]) -> Config:
   """Return the config with another algorithm.
 
-  A key of the algorithm that a flag sets becomes None if only other requested algorithms take it.
+  If a flag sets a key of config.algorithm that this algorithm does not take but another requested algorithm does, the
+  key becomes None.
   """
   renamed_config = renamed(config, {"algorithm": {"name": name}})
   keys = {path.removeprefix("algorithm.") for path in paths if path.startswith("algorithm.")} - {"name"}

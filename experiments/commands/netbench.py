@@ -1,7 +1,7 @@
 """`python run.py netbench`: compare training rounds over a slow link with the same rounds without communication.
 
-Hosts are network namespaces of this machine, each with one process on one core, joined by a link with the given
-bandwidth and latency. It requires root and removes the namespaces at the end.
+Each host is a network namespace of this machine, whose processes run on one core; a link with the given bandwidth and
+latency connects the hosts. The command requires root and removes the namespaces at the end.
 """
 
 import json
@@ -23,14 +23,18 @@ from experiments.netbench.group import ProcessGroup, process_group
 JSON = shared_flags.json()
 WORKDIR = shared_flags.workdir()
 ALGORITHMS = shared_flags.algorithms()
-BANDWIDTH = absl_flags.DEFINE_list("bandwidth", ["200mbit"], "comma-separated bandwidths of each host: 50mbit,1gbit")
+BANDWIDTH = absl_flags.DEFINE_list(
+  "bandwidth", ["200mbit"], "bandwidths of the link, measured in turn, such as 50mbit,1gbit"
+)
 LATENCY = absl_flags.DEFINE_string("latency", "5ms", "one-way latency of the link")
-HOSTS = absl_flags.DEFINE_integer("hosts", 2, "network namespaces, one process each", lower_bound=2, upper_bound=16)
+HOSTS = absl_flags.DEFINE_integer(
+  "hosts", 2, "number of hosts, which are network namespaces", lower_bound=2, upper_bound=16
+)
 TURNS = shared_flags.turns()
 
 
 def main(line: CommandLine) -> int:
-  """Measure each algorithm on each link, print the tables and write --json; return the exit code."""
+  """Measure each algorithm on each link, print the tables and write the file --json; return the exit code."""
   rates, latency = [measure.bandwidth(text) for text in BANDWIDTH.value], measure.latency(LATENCY.value)
   if not rates:
     raise OptionError("bandwidth", "one or more bandwidths, such as 50mbit,200mbit,1gbit")

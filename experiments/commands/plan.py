@@ -33,7 +33,7 @@ def read(folder: str) -> float:
   """
   path = files.local(folder)
   if not (path / run_dir.METRICS).exists():
-    raise OptionError("run", f"the folder of a run with {run_dir.METRICS} (for example runs/NAME/seed-0)", folder)
+    raise OptionError("run", f"the folder of a run with {run_dir.METRICS} (for example, runs/NAME/seed-0)", folder)
   files.regular(path / run_dir.METRICS)  # reading a pipe would block
   scales = read_run(path).columns.get(SCALE, np.empty(0))
   scales = scales[np.isfinite(scales)]
@@ -42,12 +42,12 @@ def read(folder: str) -> float:
       "run",
       "the folder of a run that measured the gradient noise scale",
       folder,
-      "Train it with config.noise_batches=16.",
+      "Train with config.noise_batches=16.",
     )
   return float(scales[-1])
 
 
-SET = tuple(f"--config.{key}" for key in ("algorithm", "workers", "batch", "microbatches"))  # recommended by the plan
+SET = tuple(f"--config.{key}" for key in ("algorithm", "workers", "batch", "microbatches"))  # what the plan recommends
 shared_flags.cluster()
 MODEL = shared_flags.model()
 BATCH = shared_flags.batch()

@@ -26,7 +26,12 @@ from experiments.command_line.config_flag import CommandLine
 MAX_WORKERS = 65_536  # or nodes
 MODEL = shared_flags.model()
 shared_flags.cluster()
-NODES = flags.DEFINE_string("nodes", "", "such as 1,2,4 or 1,2,...,128; default: powers of 2 up to 128 or the cluster")
+NODES = flags.DEFINE_string(
+  "nodes",
+  "",
+  "numbers of nodes, such as 1,2,4 or 1,2,...,128; default: powers of 2 as numbers of workers, up to 128 nodes or the "
+  "cluster's size",
+)
 WORKERS = shared_flags.workers()
 BATCH = shared_flags.batch()
 SCALING = flags.DEFINE_enum(
@@ -55,7 +60,9 @@ ORDER = flags.DEFINE_enum(
   "order", "fifo", ["fifo", "priority"], "order of gradient messages; priority: first layers first"
 )
 OUTER = flags.DEFINE_bool(
-  "outer_overlap", False, "send exchanges without a delay layer by layer during the last backward pass (DiLoCo)"
+  "outer_overlap",
+  False,
+  "overlap each exchange without a delay, layer by layer, with the backward pass that precedes it (DiLoCo)",
 )
 MEASURE = flags.DEFINE_bool("measure", False, "also run the model on this machine; requires --cluster=measured")
 WORKDIR = shared_flags.workdir()
@@ -143,7 +150,7 @@ def _check_measure(cluster: str, model: str) -> None:
 
 
 def _workers(name: str, cluster: Cluster, most: int) -> list[int]:
-  """Return the worker counts: by default powers of 2 up to 128 nodes, the cluster's size or `most` workers."""
+  """Return the worker counts; by default powers of 2 up to the smallest of 128 nodes, the cluster's size and `most`."""
   per_node, limit = cluster.network.per_node, cluster.workers or math.inf
   if NODES.value and WORKERS.value:
     raise OptionError("nodes", "unset when workers is set", NODES.value)
@@ -157,9 +164,9 @@ def _workers(name: str, cluster: Cluster, most: int) -> list[int]:
 
 
 def _checked(flag: str, text: str, most: float, has: str) -> list[int]:
-  """Parse a flag's numbers. has: the text on the cluster's size in the message.
+  """Parse a flag's numbers. has: text on the cluster's size for the error message.
 
-  Raises OptionError, which suggests valid numbers, if one is above `most`.
+  Raises OptionError if the text is invalid or a number is above `most`; in the second case it suggests valid numbers.
   """
   numbers = counts(flag, text)
   if numbers[-1] > most:

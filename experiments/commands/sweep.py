@@ -1,4 +1,4 @@
-"""`python run.py sweep`: tune each algorithm at each grid point with equal trials on a validation split."""
+"""`python run.py sweep`: tune each algorithm at each grid point, with equally many trials, on a validation split."""
 
 from absl import flags
 

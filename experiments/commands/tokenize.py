@@ -1,7 +1,7 @@
 """`python run.py tokenize`: convert a text to token files for `config.data.name=tokens`.
 
-Tokens are bytes, or a byte pair encoding that is trained on the text or read from a tokenizer.json (install
-requirements-tokenize.txt for both). By default the last tenth of the text is for validation.
+Tokens are bytes, or those of a byte pair encoding that is trained on the text or read from a tokenizer.json. A byte
+pair encoding requires requirements-tokenize.txt. By default the last tenth of the text is for validation.
 """
 
 import time
@@ -17,7 +17,7 @@ from experiments.command_line.config_flag import CommandLine
 
 TEXT = flags.DEFINE_string("text", "", "text file to tokenize")
 OUT = flags.DEFINE_string("out", "", "folder for train.bin, val.bin and meta.json; it is created if missing")
-LEVEL = flags.DEFINE_enum("level", "byte", tokenizer.LEVELS, "tokens are bytes or those of a byte pair encoding (bpe)")
+LEVEL = flags.DEFINE_enum("level", "byte", tokenizer.LEVELS, "bytes as tokens (byte), or a byte pair encoding (bpe)")
 VOCABULARY = flags.DEFINE_integer("vocabulary", 0, "vocabulary size for --level=bpe, such as 4096", lower_bound=0)
 TOKENIZER = flags.DEFINE_string("tokenizer", "", "tokenizer.json of a trained byte pair encoding, for --level=bpe")
 VALIDATION = flags.DEFINE_float("validation", 0.1, "share of the text, at its end, for validation")
@@ -26,7 +26,7 @@ VALIDATION = flags.DEFINE_float("validation", 0.1, "share of the text, at its en
 def main(_line: CommandLine) -> int:
   """Write the token files and print their sizes; return the exit code."""
   if not TEXT.value or not OUT.value:
-    raise OptionError("text and out", "set by --text=FILE and --out=FOLDER")
+    raise OptionError("text and out", "set with --text=FILE and --out=FOLDER")
   writable(Path(OUT.value), "out")
   began = time.perf_counter()
   tokens = tokenizer.write(

@@ -21,7 +21,7 @@ def main(line: CommandLine) -> int:
   options, algorithm = shared_flags.run_options(line), line.config.algorithm.name
   if EXPLAIN.value:
     if has_server(algorithm):
-      raise OptionError("config.algorithm.name", "a collective algorithm if explain is set", algorithm)
+      raise OptionError("config.algorithm.name", "the name of a collective algorithm if explain is set", algorithm)
     from experiments.dryrun.compiled import explain  # most runs do not need it
 
     options = replace(options, hooks=(*options.hooks, explain))

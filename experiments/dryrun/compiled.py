@@ -1,4 +1,7 @@
-"""Compile an experiment for target devices, and find how many devices per worker ("members") have enough memory."""
+"""Compile an experiment for target devices.
+
+Also find the smallest number of devices per worker ("members") with which the experiment fits into memory.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -63,7 +66,8 @@ def compiled(label: str, experiment: Experiment, job: CompiledJob) -> Figures:
   target, options = job.target, job.options
   algorithm = experiment.make_algorithm()
   if not isinstance(algorithm, Algorithm):
-    raise OptionError("config.algorithm.name", "a collective algorithm for dryrun", label)
+    condition = "a collective algorithm (dryrun supports no server algorithms)"
+    raise OptionError("config.algorithm.name", condition, experiment.algorithm.short_name)
   workers = on_devices(experiment.workers, target.devices, options.members)
   batch = batch_shapes(job.data, experiment.batch)
   step = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(batch)) * max(1, len(workers.local))
@@ -115,10 +119,13 @@ def smallest_that_fits(label: str, experiment: Experiment, job: CompiledJob, clu
 
 
 def explain(info: StepInfo) -> None:
-  """Print the memory and collectives of a run's program, and seconds on known devices (a hook for the run's start)."""
+  """Print the memory and the collectives of a run's program, and on known devices its predicted seconds.
+
+  This hook acts only at the start of a run.
+  """
   if not info.first:
     return
-  components, trainer = info.components, getattr(info.trainer, "all", info.trainer)  # of all workers
+  components, trainer = info.components, getattr(info.trainer, "all", info.trainer)  # if elastic: of all workers
   experiment, cluster = components.experiment, cluster_of(trainer.workers.device)
   cluster = cluster and with_shares(cluster, str(experiment.model.name))
   batch = batch_shapes(components.data, experiment.batch)

@@ -33,7 +33,7 @@ class DryRunProgram(NamedTuple):
 
   steps: int  # per call
   events: Events
-  peak: float  # largest memory while it runs; if refused, the memory that it would need at least
+  peak: float  # largest memory while it runs; if refused, a lower bound of the memory that it needs
   refused: bool = False  # whether the compiler failed because the program needs too much memory
   arguments: float = 0.0
   temporary: float = 0.0
@@ -42,11 +42,11 @@ class DryRunProgram(NamedTuple):
 
 
 def steady(trainer: CompiledTrainer, steps: int, every: int) -> list[tuple[Call, int]]:
-  """Return the calls that represent a run of `steps` steps in the steady state: one of each kind, with its count.
+  """Return calls that represent the steady state of a run of `steps` steps: one call of each kind, with its count.
 
-  This is a single call of the kind that covers the most steps, if it contains whole cycles of the schedule; otherwise
-  the calls of one cycle. If the steady state begins after the end of the run but within MOST_STEPS steps, later steps
-  are analyzed as well. every: steps between evaluations.
+  If a call of the kind that covers the most steps contains whole cycles of the schedule, return only this call;
+  otherwise, return the calls of one cycle. If the run ends before its steady state begins, later steps are analyzed as
+  well, unless this takes more than MOST_STEPS steps. every: steps between evaluations.
   """
   schedule = trainer.schedule
   least = [clock.first + clock.delay for clock in schedule.clocks if clock.steady]  # steps until the steady state

@@ -46,7 +46,7 @@ class Figures(NamedTuple):
   arguments: float  # bytes per device
   temporary: float
   peak: float
-  refused: bool  # the compiler ran out of memory: only `peak` is known
+  refused: bool  # whether the program needs too much memory to compile; then only `peak` and `parts` are known
   parts: dict[str, float]  # bytes per device of each part of the trainer's state, see `parts`
   flop: float  # per step and device
   moved: float  # bytes of memory traffic per step and device
@@ -67,7 +67,7 @@ def figures(
   label: str, experiment: Experiment, trainer: CompiledTrainer, programs: Sequence[DryRunProgram],
   cluster: Cluster | None,
 ) -> Figures:  # fmt: skip
-  """Compute the memory, work and seconds of an algorithm. programs: from `analyse` or `of_run`."""
+  """Compute the memory, work and time of an algorithm. programs: from `analyse` or `of_run`."""
   steps = sum(program.count * program.steps for program in programs)
   flop = sum(program.count * hlo_schedule.flop(program.events) for program in programs) / steps
   moved = sum(program.count * hlo_schedule.memory_traffic(program.events) for program in programs) / steps
@@ -216,5 +216,5 @@ def too_large(figures: Figures, limit: float, other: Figures | None, target: str
   if total < limit:
     ways.append("a smaller config.batch, config.microbatches above 1 or config.model.remat reduces the activations")
   return line + (
-    ", or ".join(ways) or "no number of members up to 16 fits; use a smaller model or devices with more memory"
+    ", or ".join(ways) or "no tried number of members up to 16 fits; use a smaller model or devices with more memory"
   )

@@ -26,7 +26,7 @@ class Target(NamedTuple):
   """The devices to compile for."""
 
   name: str
-  devices: list[Any]  # ordered so that neighbors are adjacent
+  devices: list[Any]  # in an order in which neighbors in the topology are adjacent
   cluster: Cluster | None  # cost model and memory; None for unknown devices
 
 
@@ -62,8 +62,8 @@ def _known(kind: str) -> str:
     return f"one of {', '.join(f'{kind}:{shape}' for shape in TPUS[kind]['slices'])}"
   if kind in GPUS:
     return f"{kind}:HOSTSxGPUS with 1 to 8 GPUs per host, such as {kind}:2x8"
-  slices = ", ".join(f"{name}:{entry['slices'][0]} to {name}:{entry['slices'][-1]}" for name, entry in TPUS.items())
-  return f"one of {slices}, {' and '.join(f'{name}:HOSTSxGPUS' for name in GPUS)}, such as h200:2x8"
+  slices = ", ".join(f"{name}:SHAPE ({', '.join(entry['slices'])})" for name, entry in TPUS.items())
+  return f"{slices}, {' or '.join(f'{name}:HOSTSxGPUS' for name in GPUS)} (for example, h200:2x8)"
 
 
 def _tpu(name: str, kind: str) -> Target:
@@ -97,4 +97,4 @@ def _gpu(name: str, kind: str, hosts: int, per_host: int) -> Target:
 
 def _missing(name: str, what: str, file: str) -> OptionError:
   advice = f"Install it with `python -m pip install -r {file} -c constraints.txt`."
-  return OptionError("topology", f"a topology whose compiler ({what}) is installed", name, advice)
+  return OptionError("topology", f"one whose compiler ({what}) is installed", name, advice)

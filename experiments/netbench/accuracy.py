@@ -44,7 +44,9 @@ def picture(network: NamespaceNetwork, curves: Curves) -> Figure:
   link = f"{bandwidth_text(network.rate)} and {1e3 * network.latency:g} ms"
   subtitle = f"Digits over a link of {link}"
   ends = "; ".join(f"{label} {points[-1][1]:.3f} after {points[-1][0]:.3g} s" for label, points in curves.items())
-  caption = f"Each algorithm runs the same steps on {network.hosts} hosts; wall-clock time excludes evaluations."
+  caption = (
+    f"Each algorithm runs the same number of steps on {network.hosts} hosts; wall-clock time excludes evaluations."
+  )
   first = min(curves, key=lambda label: curves[label][-1][0])
   rows = [(label, *point) for label, points in curves.items() for point in points]
   data = pd.DataFrame(rows, columns=["algorithm", "seconds", "test_accuracy"])

@@ -10,7 +10,7 @@ FRAGMENTS = 3
 BATCH = 256  # examples of a step, which takes tens of milliseconds on one core
 EXAMPLES = 2**16  # in the synthetic data; on a slow link, a step of Sync EASGD reads thousands of them
 ROUND = 2  # period divided by delay
-MARGIN = 1.5  # an overlapped exchange takes this many times longer: its threads share the host's only core
+MARGIN = 1.5  # an overlapped exchange takes this many times as long, because its threads share the host's only core
 BLOCK = 3.0  # minimum seconds of compute in a compiled call, which ends by waiting for the mean of the losses
 
 
@@ -52,7 +52,7 @@ class Measured(NamedTuple):
 
 
 def delay(exchange: float, step: float) -> int:
-  """Return the number of steps that hide an exchange that takes MARGIN times as long, at least 1."""
+  """Return the smallest number of steps, at least 1, that take at least MARGIN times as long as an exchange."""
   return max(1, math.ceil(MARGIN * exchange / step))
 
 

@@ -43,7 +43,7 @@ class Expected:
     ]
     schedule, first = Schedule(self._algorithm.exchanges), ROUNDS * period
     sent = traffic.of(self._algorithm, params, experiment.workers)
-    self.nbytes = sent.nbytes(schedule.due(step) for step in range(first, first + period))  # of a host per round
+    self.nbytes = sent.nbytes(schedule.due(step) for step in range(first, first + period))  # sent by a host per round
 
   @property
   def link(self) -> float:

@@ -29,7 +29,7 @@ def process_group(network: NamespaceNetwork, joined: bool) -> "Iterator[ProcessG
   joined: whether the processes form one JAX job; otherwise each is a job with a single worker.
 
   Raises:
-    ValueError: if a process does not start within START seconds.
+    ValueError: if a process exits or does not start within START seconds.
   """
   port, cores = next(PORTS), sorted(os.sched_getaffinity(0))
   with contextlib.ExitStack() as stack:

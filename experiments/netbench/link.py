@@ -18,7 +18,7 @@ import time
 AHEAD = 0.004  # seconds of packets to read ahead, so that a late wake-up leaves no gap on the link
 TICK = 0.0004  # minimum seconds between wake-ups, which cost CPU time; packets arrive up to TICK / 2 early or late
 PACKET = 65536
-HEADER = 10  # bytes of the virtio header before each packet (checksum not computed), which is forwarded
+HEADER = 10  # bytes of the virtio header, which is forwarded with each packet; it marks the checksum as not computed
 
 
 class Shaper:

@@ -27,12 +27,12 @@ TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def bandwidth(text: str) -> float:
-  """Parse a bandwidth such as "200mbit" to bits per second."""
+  """Parse a bandwidth such as "200mbit" into bits per second."""
   return _number("bandwidth", text, RATES, (1e6, 1e10), "from 1mbit to 10gbit (such as 200mbit)")
 
 
 def latency(text: str) -> float:
-  """Parse a latency such as "5ms" to seconds."""
+  """Parse a latency such as "5ms" into seconds."""
   return _number("latency", text, TIMES, (0.0, 1.0), "and at most 1s one way (such as 5ms)")
 
 
@@ -64,7 +64,7 @@ class SpeedRow(NamedTuple):
   alone: float  # without communication
   seconds: float
   ratio: float  # median over the turns of seconds / alone
-  link: float  # seconds for which the messages occupy the link
+  link: float  # seconds for which the messages occupy the link, by the cost model
   predicted: float  # seconds by the cost model
   ratios: tuple[float, ...]  # seconds / alone, one per turn
 
@@ -90,7 +90,10 @@ def probe(network: NamespaceNetwork, seconds: float = 0.5) -> dict[str, float]:
       with network.start(0, client, 0, stdout=subprocess.PIPE) as process:
         return json.loads(process.communicate(timeout=60 + 20 * seconds)[0])
     except (subprocess.TimeoutExpired, json.JSONDecodeError) as error:
-      raise ValueError("the test transfer over the link failed; the link was removed") from error
+      raise ValueError(
+        f"the test transfer over the emulated link failed ({type(error).__name__}). The link is removed again; no "
+        "cleanup is needed."
+      ) from error
     finally:
       server.kill()
 

@@ -42,7 +42,10 @@ def capabilities() -> int:
 
 
 def check_rights(mask: int | None = None) -> None:
-  """Raise ValueError unless this process can create namespaces and a link. mask: its capabilities by default."""
+  """Raise ValueError unless this process can create namespaces and a link.
+
+  mask: capabilities as a bit mask; None: those of this process.
+  """
   if not sys.platform.startswith("linux"):
     raise ValueError("netbench requires network namespaces, which only Linux has")
   mask = capabilities() if mask is None else mask
@@ -80,7 +83,7 @@ class KernelLink:
   title = "the kernel (tbf, netem)"
 
   def __init__(self, pids: Sequence[int], rate: float, latency: float, stack: contextlib.ExitStack):
-    """Create the link's devices. pids: the holder processes of the hosts' namespaces."""
+    """Create the link's devices. pids: the processes that hold the hosts' namespaces."""
     self._pids, self._hub = pids, stack.enter_context(_holder("hub", "")).pid
     self.devices = ["eth0"] * len(pids)
     _run("ip", "link", "add", "bridge", "type", "bridge", pid=self._hub)
@@ -107,7 +110,7 @@ class TunLink:
   title = "a process between tun devices"
 
   def __init__(self, pids: Sequence[int], rate: float, latency: float, stack: contextlib.ExitStack):
-    """Create the link's devices. pids: the holder processes of the hosts' namespaces."""
+    """Create the link's devices. pids: the processes that hold the hosts' namespaces."""
     self.devices = [f"ddl{os.getpid()}h{host}" for host in range(len(pids))]
     files = [_tun(device) for device in self.devices]
     for device, pid in zip(self.devices, pids, strict=True):
@@ -149,7 +152,7 @@ def namespace_network(hosts: int, rate: float, latency: float) -> "Iterator[Name
 class NamespaceNetwork:
   """Hosts 0, 1, ... and the link between them."""
 
-  pids: list[int]  # holder processes of the namespaces
+  pids: list[int]  # processes that hold the hosts' namespaces
   link: KernelLink | TunLink
   rate: float  # bits per second of each host, one way
   latency: float  # seconds, one way
@@ -215,7 +218,7 @@ def _killed_at_exit(process: subprocess.Popen[str]) -> Any:
 
 
 def _run(*words: str, pid: int | None = None) -> None:
-  """Run a command, in the network namespace of process `pid` if given. Raises ValueError with its errors on failure."""
+  """Run a command, in the network namespace of process `pid` if given. Raises ValueError with stderr if it fails."""
   inside = ("nsenter", f"--target={pid}", "--net") if pid else ()
   done = subprocess.run((*inside, *words), capture_output=True, text=True, check=False)
   if done.returncode:

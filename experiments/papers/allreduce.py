@@ -1,8 +1,8 @@
 """Compare published times of all-reduces with predictions of `ddl.perf.collectives`, by library and system.
 
-The split into fitted and held-out curves is by system: no cluster has curves in both sets. Curves with a reported
-fault, of host memory, or on links of unknown bandwidth are excluded. Times are in-place where a source has them,
-because out-of-place times may include connection setup.
+The split into fitted and held-out curves is by system: no cluster has curves in both sets. A curve is excluded if its
+source reports a fault, if the arrays were in host memory, or if the bandwidth of its links is unknown. Times are those
+of in-place all-reduces where a source has them, because out-of-place times may include connection setup.
 """
 
 import csv

@@ -1,7 +1,8 @@
 """Das et al. 2016, arXiv 1602.06709: predict speed-ups of N nodes over one, without and with a fitted parameter.
 
-A step on N nodes follows the event model, with terms that the paper's volumes omit. Each layer uses the grouping of
-nodes with the least communication volume (`ddl.perf.hybrid`); it takes max(FLOP / peak, memory traffic / bandwidth).
+A step on N nodes is simulated (`ddl.perf.timeline`), optionally with costs that the paper's model omits (`Terms`). Each
+layer uses the grouping of nodes with the least communication volume (`ddl.perf.hybrid`) and takes the larger of
+FLOP / peak and memory traffic / bandwidth.
 Gradients are sent in the order of the backward pass, so those of the first layers are sent last and are hidden least.
 Inside a group, the passes wait for activations and their gradients. The single node of the comparison runs the whole
 mini-batch.
@@ -150,7 +151,7 @@ def _fitted(config: Config) -> tuple[float, float]:
   def root(predicted: Callable[[float], float], most: float) -> float:
     return root_scalar(lambda x: predicted(x) - inputs.reported, bracket=(0.0, most), xtol=1e-12).root
 
-  # The upper ends of the brackets, half = batch per node and one second, give speed-ups far below the reported ones.
+  # The upper ends of the brackets (half: the batch per node; start: one second) give far lower speed-ups than reported.
   half = root(lambda x: _step(inputs, config.share, half=x).speedup, inputs.batch / inputs.nodes)
   return half, root(lambda x: _step(inputs, config.share, start=x).speedup, 1.0)
 

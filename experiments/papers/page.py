@@ -21,7 +21,7 @@ class Prediction(NamedTuple):
   fitted: bool = False  # whether the model was fitted to this row, so that its error tests nothing
 
 
-PAPER, SECONDARY, MEMORY = "", "\u2020", "\u2021"  # source of a reported number: abstract, other text, memory
+PAPER, SECONDARY, MEMORY = "", "\u2020", "\u2021"  # source of a reported number: the abstract, another text, memory
 HEADLINE, BETWEEN, PRODUCT = "", " *", " ="  # marks for the kind of a row, see `ReportedRow.kind`
 
 
@@ -44,11 +44,11 @@ class Section(NamedTuple):
   config: str  # file with the inputs
   fitted: str  # which parameters are fitted to which point
   rows: Sequence[ReportedRow]
-  main: str = ""  # column that the median error of the summary counts; "": none, as the paper supports no mechanism
+  main: str = ""  # column whose errors count in the summary's median; "": none, because the paper supports none
   remarks: Sequence[str] = ()  # Markdown after the table
   picture: tuple[str, Callable[[], bytes]] | None = None  # PNG file name, and the function that draws it
   curves: Sequence[str] = ()  # columns that only fit a curve to a reported point, without a mechanism
-  uncounted: str = ""  # reason why the median error of the summary omits the table; "": it does not
+  uncounted: str = ""  # reason why the median error of the summary omits the table; "": the table counts
 
   @property
   def columns(self) -> list[str]:
@@ -124,7 +124,7 @@ def counted(sections: Sequence[Section]) -> list[tuple[ReportedRow, float]]:
 
 
 def number(value: float, unit: str) -> str:
-  """Format a value with its unit: an integer for seconds and for values from 100, else three significant digits."""
+  """Format a value with its unit: an integer for seconds and values of 100 or more, else three significant digits."""
   text = f"{value:.0f}" if unit == "s" or abs(value) >= 99.95 else f"{value:.3g}"
   return f"{text}x" if unit == "x" else f"{text} {unit}"
 

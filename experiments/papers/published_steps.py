@@ -1,18 +1,24 @@
 """Compare published training steps on single devices with predictions; efficiencies are fitted to some of the steps.
 
 Steps with fewer than 16 images are omitted, because they are dominated by kernel launches. From MosaicML's table, the
-data contain the rows with recomputation for models that need it, and otherwise one sequence length per model.
-torchtitan's "selective" recomputation counts as half of the forward pass.
+data contain at most one row for each device, number of devices, model and sequence length. torchtitan's "selective"
+recomputation counts as half of the forward pass.
 
-The fitted points, marked in the column `use` of published_steps.csv, were chosen before their fit: in float32, six
-networks on one or two devices of each generation; MosaicML's 125M, 760M and 3B with 2048 and 8192 tokens on two
-devices; of steps with fused kernels, FlashAttention's table, llm.c on H100 and parameter-golf on one device; BERT base
-on devices without others; and the only points of a group. The shares in devices.toml minimize the soft L1 loss of
-(log predicted_i - log measured_i) / 0.1 over these points: first those of 16-bit transformers from Ampere on together,
-then the others' products. The held-out points influenced the model: GoogLeNet became a fitted network, because no other
-network has maps that do not fill tiles; the tile size was chosen with them, although the fitted points prefer the same
-size; a step on B200 became a fitted point; RTX 4090 and L40S became separate generations; and H100 PCIe has the
-products' share of H100 SXM, because its two memory-bound steps do not determine one.
+The fitted points, marked in the column `use` of published_steps.csv, were chosen before the first fit:
+
+- in float32, six networks on one or two devices of each generation;
+- MosaicML's models with 125M, 760M and 3B parameters, with 2048 and 8192 tokens, on two devices;
+- of the steps with fused kernels, those of FlashAttention's table, llm.c on H100, and parameter-golf on one device;
+- BERT base on devices without other fitted transformers in the same number format;
+- single points for kinds of network, devices and number formats that have no other fitted points.
+
+The shares in devices.toml minimize the soft L1 loss of (log predicted_i - log measured_i) / 0.1 over these points. The
+shares of 16-bit transformers on Ampere and later generations are fitted first, all together; then the shares of matrix
+products for the other transformers. The held-out points influenced the model: GoogLeNet became a fitted network,
+because no other network has maps that do not fill tiles; the tile size was chosen with the held-out points, although
+the fitted points prefer the same size; a step on B200 became a fitted point; RTX 4090 and L40S became separate
+generations; and H100 PCIe has the share of H100 SXM for matrix products, because its own two steps are memory-bound and
+do not determine this share.
 """
 
 import csv
@@ -132,7 +138,8 @@ def shares_of(point: PublishedStep) -> Shares:
     return convolution_shares(generation, libraries, winograd)
   shares = known(generation, kind, point.form)
   if kind == "attention" and libraries < "2022":
-    return shares._replace(attention=ATTENTION_2022, start=0.0, fused=False)  # the device is slower than the host
+    # start=0: the host launches kernels faster than the device runs them
+    return shares._replace(attention=ATTENTION_2022, start=0.0, fused=False)
   return shares._replace(attention=ATTENTION_2022) if kind == "attention" and libraries == "2022" else shares
 
 

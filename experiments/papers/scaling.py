@@ -39,7 +39,7 @@ class ScaledSystem(NamedTuple):
 
 
 class ScaledRun(NamedTuple):
-  """A network that was trained on several numbers of devices of a system, with the same examples per device."""
+  """A network trained on several numbers of devices of a system, always with the same number of examples per device."""
 
   system: str  # key in published_scaling.toml
   network: str  # name of a layer table, or the number of parameters in millions
@@ -131,13 +131,16 @@ def errors(points: Sequence[PublishedPoint], column: str) -> list[float]:
 
 
 def reached(points: Sequence[PublishedPoint]) -> ReachedRates:
-  """Return the 10th and the 90th percentile of published rates divided by those predicted without overlap."""
+  """Return the 10th and the 90th percentile of the ratios of published rates to those predicted without overlap."""
   low, high = np.quantile([point.published / point.after for point in points], (0.1, 0.9)).tolist()
   return ReachedRates(low, high, len(points), len({point.system for point in points}))
 
 
 def covers(every: Sequence[PublishedPoint], points: Sequence[PublishedPoint]) -> float:
-  """Return the share of `points` in the interval derived from the other systems. every: the points of all systems."""
+  """Return the share of `points` whose published value lies in the interval derived from the other systems.
+
+  every: the points of all systems.
+  """
   inside = Counter[bool]()
   for name in {point.system for point in points}:
     own = [point for point in points if point.system == name]

@@ -11,13 +11,13 @@ from experiments.papers.page import Config, Section
 class SitePoint(NamedTuple):
   """A published and a predicted value.
 
-  Both are the throughput on several sites in examples/s, or the percentage of a round spent computing.
+  Both are the throughput at several sites in examples/s, or the percentage of a round spent computing.
   """
 
   name: str
   published: float
   predicted: float
-  baseline: float  # the value without the slow link: in one site, or with exchanges that take no time
+  baseline: float  # the value without the slow link: at one site, or with exchanges that take no time
 
   @property
   def error(self) -> float:
@@ -35,7 +35,7 @@ def section(config: Config) -> Section:
 
 
 def site_points(google: Config) -> list[SitePoint]:
-  """Predict the throughput of GPUs in several sites from that of as many GPUs in one site."""
+  """Predict the throughput of GPUs at several sites from that of as many GPUs at one site."""
   points = []
   for network, sites, each, published in google.points:
     rate = google.rates[network][sites * each]
@@ -45,7 +45,7 @@ def site_points(google: Config) -> list[SitePoint]:
 
 
 def extra_seconds(google: Config, network: str, sites: int, each: int) -> float:
-  """Return how many seconds longer an exchange takes across sites than in one site. each: GPUs per site.
+  """Return how many seconds longer an exchange takes across sites than within one site. each: GPUs per site.
 
   Each machine, with one GPU, sends one stream to every other site at the measured rate. The site with the smallest sum
   of rates determines the bandwidth, and the longest ping the latency.

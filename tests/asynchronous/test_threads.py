@@ -417,9 +417,12 @@ def test_a_stopped_run_can_be_replayed(name, barrier, blocks):
 
 
 def test_invalid_settings_are_errors():
-  with pytest.raises(ValueError, match="barrier must be asp, bsp, ssp or psp"):
+  with pytest.raises(
+    ValueError, match=r"config\.barrier\.name must be asp, bsp, ssp or psp with threads, got a quorum"
+  ):
     make(build("async_sgd"), barriers.backup(spare=1))
-  with pytest.raises(ValueError, match="asp for a round-robin algorithm"):
+  line = r"^config\.barrier\.name must be asp if workers arrive in round-robin order, got a barrier with bound 1\.$"
+  with pytest.raises(ValueError, match=line):
     make(build("original_easgd"), barriers.ssp(bound=1))
   with pytest.raises(ValueError, match="workers must be an integer >= 1, got 0"):
     make(build("async_sgd"), workers=0)

@@ -89,7 +89,7 @@ def test_a_damaged_calibration_file(cache, text):
     ("cluster.overlap", "no", "overlap must be true or false"),
     ("cluster.title", 3, "title must be a text in quotes"),
     ("efficiencies.dense", {"half": 1.0}, "efficiencies.dense.best must be a number"),
-    ("efficiencies", [], "efficiencies must be a table, got []"),
+    ("efficiencies", [], "efficiencies must be a JSON object, got []"),
   ],
 )
 def test_an_invalid_key_of_the_file_is_named(cache, where, value, message):

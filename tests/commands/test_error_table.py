@@ -92,7 +92,7 @@ FLAGS = [  # arguments added to a valid short `train`, and parts of the error me
   ("--configx", "configx"),
   ("--config-foo=3", "config-foo"),
   ("dasgd", "'dasgd'"),
-  ("--resume --workdir=", "workdir must be the folder to resume"),
+  ("--resume --workdir=", "workdir must be set with resume (to the folder to resume"),
   ("--workdir=/proc/x", "workdir must", "/proc/x"),
   ("--workdir={0}/\udcff", "\\udcff"),
   ("--workdir=~nobody-has-this-name/x", "~nobody-has-this-name/x"),

@@ -46,7 +46,7 @@ def get_config():
         "got {custom}:met. Did you mean 'net'?",
       ),
     ),
-    (("--config={custom}",), ("get_config() of {custom}", "ddl.config.base()")),
+    (("--config={custom}",), ("get_config in {custom}", "ddl.config.base()")),
     (("--config={broken}",), ("{broken}, line 3: AttributeError",)),
     (("--config={dotted}",), ("{dotted}, line 4: ", "dots", "lr 0.1")),
   ],

@@ -313,7 +313,7 @@ def test_a_step_of_microbatches_takes_the_sum_of_their_steps(planned, settings):
   ("arguments", "words"),
   [
     ((DIGITS, "--config.microbatches=4", "--cluster=cori_fdr", "--batch=6"), "batch must be a multiple of"),
-    (("--model=vgg_a",), "cluster must be one of asr"),
+    (("--model=vgg_a",), "cluster must be one name or one .toml file, got none. The names are asr, "),
     (("--model=vgg_a", "--cluster=cori"), "Did you mean 'cori_fdr'?"),
     (("--model=vgg", "--cluster=cori_fdr"), "got 'vgg'. Did you mean"),
     (("--cluster=cori_fdr",), "model must be one of"),
@@ -331,7 +331,7 @@ def test_a_step_of_microbatches_takes_the_sum_of_their_steps(planned, settings):
     (("--model=alexnet", "--cluster=fdr", "--workers=1000000000"), "from 1 to 65,536"),
     (
       (DIGITS, "--cluster=fdr", "--workers=5000"),
-      "workers must be at most 1437 (number of examples of digits), got 5000.",
+      "workers must be at most 1437 (the number of examples of digits), got 5000.",
     ),
     (("--model=vgg_a", "--cluster=cori_fdr", "--exposed=nan"), "exposed must be a finite number, got nan."),
     (("--model=vgg_a", "--cluster=asr", "--tokens=1e9"), "tokens must be unset for a model without sequences"),

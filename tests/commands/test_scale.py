@@ -136,9 +136,9 @@ def test_points_that_exceed_memory_have_no_figures():
   assert scale_text.verdict(curve) == start + scale_text.verdict(roomy)
   shown = scale_page.picture_of(scale_page.CHARTS[0], [curve])
   assert "for 16 to 32 workers" in shown.alt
-  with pytest.raises(ValueError, match=rf"batch must be at most {largest} \(.* of memory hold .*\), got 4096"):
+  with pytest.raises(ValueError, match=rf"batch must be at most {largest} \({largest} per worker fit .*\), got 4,096"):
     scale.curves(work, cluster, [8, 16, 32], *result, largest=largest, **settings | {"weak": True})
-  with pytest.raises(ValueError, match=rf"batch must be at most {8 * largest} \(.*, got 4096\. Use .* more workers"):
+  with pytest.raises(ValueError, match=rf"batch must be at most {8 * largest:,} \(.*, got 4,096\. Use .* more workers"):
     scale.curves(work, cluster, [8], *result, largest=largest, **settings)
   with pytest.raises(ValueError, match="not even one example fits in 1 MB"):
     room(1e6)
@@ -369,7 +369,7 @@ def test_a_measurement_on_this_machine(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   "arguments, message",
   [
-    (["--cluster="], "cluster must be one of asr"),
+    (["--cluster="], "cluster must be one name or one .toml file, got none. The names are asr, "),
     (["--cluster=cory"], "Did you mean 'cori_fdr'?"),
     (["--model=vgg_b"], "got 'vgg_b'. Did you mean 'vgg_a'?"),
     (["--nodes=1,2,...,7,9"], "got '1,2,...,7,9'"),

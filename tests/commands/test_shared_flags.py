@@ -36,8 +36,8 @@ def test_all_commands_are_imported_into_one_process(order):
 @pytest.mark.parametrize(
   ("arguments", "words"),
   [
-    (["--cluster="], "cluster must be one of asr"),
-    (["--cluster=asr,fdr"], "got asr, fdr. Only compare takes several."),
+    (["--cluster="], "cluster must be one name or one .toml file, got none. The names are asr, "),
+    (["--cluster=asr,fdr"], "cluster must be one name or one .toml file, got asr, fdr. The names are asr, "),
     (["--cluster=cori"], "Did you mean 'cori_fdr'?"),
     (["--cluster=asr", "--batch=0"], "batch"),
     (["--cluster=asr", "--servers=0"], "servers"),

@@ -93,7 +93,7 @@ def test_a_resume_without_config_trains_the_missing_run(folders):
     (("--config.compare.seeds=(0,-1)",), "config.compare.seeds must be an integer >= 0, got -1"),
     (("--config.compare.expected=(('EASGD','EASDG'),)",), "EASDG"),
     (("--config.compare.expected=1",), "config.compare.expected must be "),
-    (("--resume", "--workdir=runs/that-never-were"), "cannot be resumed"),
+    (("--resume", "--workdir=runs/that-never-were"), "workdir must be an existing folder with resume"),
   ],
 )
 def test_errors_are_reported_before_any_run(wrong, tmp_path, flags, words):

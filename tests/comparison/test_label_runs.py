@@ -86,7 +86,7 @@ def test_a_stop_saves_the_current_seeds_and_a_resume_trains_all(tmp_path, monkey
   run(tmp_path / "whole")
   with at_call(monkeypatch, 1, send(signal.SIGTERM)), pytest.raises(Stopped) as stopped:
     run(tmp_path / "stopped")
-  assert "stopped and saved in local_sgd, 2 seeds; resume with: " in stopped.value.message
+  assert "stopped and saved during local_sgd, 2 seeds; resume with: " in stopped.value.message
   shutil.rmtree(tmp_path / "stopped" / "local_sgd" / "seed-1" / "checkpoints")  # killed before seed 1 was saved
   run(tmp_path / "stopped", resume=True)
   assert all_metrics(tmp_path / "stopped") == all_metrics(tmp_path / "whole")

@@ -98,7 +98,7 @@ def test_models_are_saved_only_with_keep_models(folder):
 
 
 def test_the_folder_of_a_comparison_is_refused_without_resume(folder):
-  with pytest.raises(ValueError, match=r"already contains a comparison; pass resume"):
+  with pytest.raises(ValueError, match=r"already contains a comparison\. Pass resume"):
     compared(folder[0].folder, LABELS, resume=False)
   with pytest.raises(ValueError, match=r"options must be a ddl\.RunOptions"):
     ddl.compare(compare={"algorithms": LABELS}, workdir=folder[0].folder, options={"resume": True})  # pyright: ignore

@@ -75,12 +75,12 @@ def section_of(kind, **keys):
 def test_type_of_a_key_depends_on_the_factory():
   refused(
     lambda: keyword_arguments("model", section_of("model", name="lenet", hidden=(64, 64))),
-    "an integer (int) with model 'lenet', got (64, 64)", "to 128", "None", option="config.model.hidden",
+    "an integer (int) with model 'lenet', got (64, 64)", "None for its default, 128.", option="config.model.hidden",
   )  # fmt: skip
   assert keyword_arguments("model", section_of("model", name="lenet", hidden=32))["hidden"] == 32
   refused(
     lambda: keyword_arguments("model", section_of("model", name="mlp", hidden="a,b")),
-    "a tuple of items, each an integer (int) with model 'mlp', got 'a,b'", "to (64, 64)", option="config.model.hidden",
+    "a tuple of items, each an integer (int) with model 'mlp', got 'a,b'", "None for its default, (64, 64).", option="config.model.hidden",
   )  # fmt: skip
 
 
@@ -388,7 +388,7 @@ ASYNC = f"--config={ROOT / 'configs' / 'async_easgd_digits.py'}"
 @pytest.mark.parametrize(
   "name, argument, reason",
   [
-    ("async_easgd", "network.blocks=4", "async_easgd has a lock"),
+    ("async_easgd", "network.blocks=4", "async_easgd is not lock-free"),
     ("async_easgd", "network.overlap=False", "async_easgd has no collective"),
     ("async_easgd", "barrier.name=bsp", ""),
     ("hogwild_easgd", "network.blocks=4", ""),
@@ -531,7 +531,9 @@ def test_too_many_classes(tmp_path):
 def test_flags_overridden_by_labels_in_the_short_form():
   label = {"algorithm": "sync_sgd"}
   unread_keys.check("compare", "steps", [label])
-  refused(lambda: unread_keys.check("compare", "algorithm.name", [label]), "label", option="config.algorithm.name")
+  refused(
+    lambda: unread_keys.check("compare", "algorithm.name", [label]), "pass only=LABELS", option="config.algorithm.name"
+  )
 
 
 @pytest.mark.parametrize("elastic", [False, True])

@@ -210,7 +210,7 @@ def test_tuples_are_required():
 
 
 @pytest.mark.parametrize("key, value, condition", [("late", "yes", "True or False"), ("late", 1, "True or False"),
-                                                   ("graph", 3, "text")])  # fmt: skip
+                                                   ("graph", 3, "a string")])  # fmt: skip
 def test_bools_and_text_are_required(key, value, condition):
   @checked
   def net(*, late: bool = False, graph: str = "ring"):

@@ -243,5 +243,5 @@ def test_missing_config_file(tmp_path, wrong):
   (tmp_path / "config.py").write_text("")
   (tmp_path / "notes.txt").write_text("")
   wrong([f"--config={tmp_path}/confg.py"], f"{tmp_path}/confg.py", f"Did you mean {tmp_path}/config.py?")
-  wrong([f"--config={tmp_path}/notes.txt"], "notes.txt, which is not a config file (.py)", "configs/")
+  wrong([f"--config={tmp_path}/notes.txt"], "notes.txt, which does not end in .py", "configs/")
   wrong([f"--config={tmp_path}"], f"{tmp_path}, which is a folder")

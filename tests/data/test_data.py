@@ -185,4 +185,4 @@ def test_synthetic_examples(task, shape, monkeypatch):
 
 @pytest.mark.parametrize("change", [{"task": "speech"}, {"shape": ()}, {"task": "language", "shape": (4, 4)}])
 def test_invalid_synthetic_examples(change):
-  one_line(ValueError, lambda: DATA["synthetic"](**change), f"synthetic.{[*change][-1]} must ")
+  one_line(ValueError, lambda: DATA["synthetic"](**change), f"config.data.{[*change][-1]} must ")

@@ -42,7 +42,7 @@ def test_order_and_random_maps_of_the_data_set():
     (mapped().to_iter_dataset(), ["grain.MapDataset"]),
     (mapped().repeat(), ["repeat"]),
     (mapped().map(lambda row: row["x"]), ["ndarray", "'x' and 'y'"]),
-    (mapped().map(lambda row: row | {"weights": 1}), ["'x' and 'y'", "'weights'"]),
+    (mapped().map(lambda row: row | {"weights": 1}), ["dicts without masks and weights", "'weights'"]),
   ],
 )
 def test_invalid_data_sets(dataset, words):

@@ -190,7 +190,7 @@ def test_invalid_folders(tmp_path):
   (tmp_path / "train" / "ant").mkdir()
   one_line(ValueError, lambda: load(tmp_path), "only the folder ant")
   (tmp_path / "train" / "bee").mkdir()
-  one_line(ValueError, lambda: load(tmp_path), "train/ant must be images", ".jpg")
+  one_line(ValueError, lambda: load(tmp_path), "train/ant must be a folder with images", ".jpg")
   write_folder(tmp_path / "train", CLASSES, 2, (6, 5))
   one_line(ValueError, lambda: load(tmp_path), "test images of", "test/CLASS", "got only train")
   write_folder(tmp_path / "val", (*CLASSES, "dog"), 2, (5, 5))
@@ -200,7 +200,7 @@ def test_invalid_folders(tmp_path):
   (tmp_path / "val" / "dog").rmdir()
   one_line(ValueError, lambda: load(tmp_path), "differ in size", "config.data.size")
   one_line(ValueError, lambda: load(tmp_path, size=-1), "image_folder.size must be an integer >= 0, got -1.")
-  one_line(ValueError, lambda: load(tmp_path, channels=2), "image_folder.channels must be 3 or 1, got 2.")
+  one_line(ValueError, lambda: load(tmp_path, channels=2), "config.data.channels must be 3 or 1, got 2.")
   one_line(ValueError, lambda: load(tmp_path, size=10**7), "GB")
   one_line(ValueError, lambda: load(tmp_path / "val" / "ant" / "0.png"), "got the file")
 

@@ -101,7 +101,11 @@ def test_source_of_a_stream_has_shapes_but_no_subsets():
   [
     (lambda *_: grain.MapDataset.source(range(9)), 9, ["grain.IterDataset"]),
     (lambda *_: grain.MapDataset.source(range(9)).to_iter_dataset(), 9, ["int", "'x' and 'y'"]),
-    (lambda *_: mapped(0, 1, 0).map(lambda row: row | {"loss_mask": 1}), 9, ["'x' and 'y'", "'loss_mask'"]),
+    (
+      lambda *_: mapped(0, 1, 0).map(lambda row: row | {"loss_mask": 1}),
+      9,
+      ["dicts without masks and weights", "'loss_mask'"],
+    ),
     (mapped, 0, ["size must be", "got 0"]),
   ],
 )

@@ -157,7 +157,7 @@ def test_data_set_prepared_for_tensorflow(tmp_path):
   one_line(
     ValueError,
     lambda: load("small_images", tmp_path),
-    "prepared as array_record",
+    "prepared in array_record format",
     "tfrecord",
     f'tfds.builder("small_images", data_dir="{tmp_path}", file_format="array_record").download_and_prepare()',
   )
@@ -172,7 +172,7 @@ def test_unknown_names(folder):
 
 def test_data_sets_of_another_kind(folder):
   one_line(ValueError, lambda: load("ragged_images", folder), "config.data.size", "6 x 4", "5 x 4")
-  one_line(ValueError, lambda: load("table", folder), "must be an image-classification set", "text")
+  one_line(ValueError, lambda: load("table", folder), "must be an image-classification data set", "text")
 
 
 def test_images_of_any_size_are_resized(folder):

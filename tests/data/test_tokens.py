@@ -185,7 +185,12 @@ def test_llm_c_header(tmp_path, tokens, dtype, magic, version, vocabulary):
 @pytest.mark.parametrize("kind", ["int64", "int32", ">i8", ">i4", ">u2", "float16", "float32", "float64"])
 def test_tokens_of_another_type(tmp_path, kind):
   name = ("big-endian " if kind.startswith(">") else "") + np.dtype(kind).newbyteorder("=").name
-  one_line(ValueError, lambda: loaded(tmp_path, GPT2.astype(kind).tobytes(), 65536), "train.bin", f"got {name}. ")
+  one_line(
+    ValueError,
+    lambda: loaded(tmp_path, GPT2.astype(kind).tobytes(), 65536),
+    "train.bin",
+    f"got what looks like {name}. ",
+  )
 
 
 @pytest.mark.parametrize(
@@ -211,7 +216,10 @@ def test_tokens_of_one_byte(tmp_path):
   for characters in (65, 128, 200):
     content = RNG.integers(0, characters, 20_000).astype(np.uint8).tobytes()
     one_line(
-      ValueError, lambda content=content: loaded(tmp_path, content), "train.bin", "must be uint16, got uint8. Convert"
+      ValueError,
+      lambda content=content: loaded(tmp_path, content),
+      "train.bin",
+      "must be uint16 (the default), got what looks like uint8. Convert",
     )
 
 

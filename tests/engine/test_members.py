@@ -163,5 +163,7 @@ def test_members_that_do_not_divide_the_devices_are_rejected(count, devices, mem
 
 def test_workers_that_do_not_spread_over_the_processes_are_rejected(monkeypatch):
   monkeypatch.setattr(jax, "process_count", lambda: 2)
-  with pytest.raises(ValueError, match="workers x members must be a multiple of the 2 processes, got 3 x 1"):
+  with pytest.raises(
+    ValueError, match=r"workers x members must be a multiple of the number of processes \(2\), got 3 x 1"
+  ):
     make_workers(3)

@@ -141,7 +141,7 @@ def test_make_schedule_combines_events_and_operations(rule):
   [
     (Rule(period=9), dict(steps=2), "steps must be enough for at least one exchange .4 workers"),
     (Rule(arrivals=Arrivals(blocks=2)), {}, "arrivals.blocks must be 0 [^\n]*, got 2"),
-    (Rule(read=None), dict(barrier=backup(spare=1)), "barrier must be asp, bsp, ssp or psp "),
+    (Rule(read=None), dict(barrier=backup(spare=1)), "config.barrier.name must be asp, [^\n]*, got a quorum "),
     (Rule(), dict(workers=3), "times.workers must be [^\n]* .3., got 4"),
   ],
 )

@@ -90,7 +90,7 @@ def test_a_recorded_presence_replaces_deaths():
   steps = walked({(2, 3): (0.0, 3.0)}, present=recorded)
   assert presence_of(3, steps) == recorded
   assert ends(steps) == [2, 4.5, 6.5, 9, 11, 13.5, 15.5, 18, 20, 22.5]
-  with pytest.raises(ValueError, match=r"multiples of 2 \(the steps of a round\), got"):
+  with pytest.raises(ValueError, match=r"multiples of 2 \(the number of steps in a round\), got"):
     walked({}, present=Presence(3, ((0, ALL), (3, (0,)))))
 
 
@@ -114,7 +114,7 @@ def test_queries_and_file_of_a_presence(tmp_path):
   assert [recorded.at(step) for step in (0, 5, 6, 8, 9, 99)] == [(0, 1, 2, 3)] * 2 + [(0, 3)] * 2 + [(0, 1, 3)] * 2
   assert recorded.segments(2, 9) == [(2, 6, (0, 1, 2, 3)), (6, 9, (0, 3))]
   assert [recorded.worker_steps(step) for step in (0, 6, 8, 10)] == [0, 24, 28, 33]
-  assert recorded.describe(12) == "elastic: 2 losses, 1 return, lowest 2 of 4 present"
+  assert recorded.describe(12) == "elastic: 2 losses, 1 return, at least 2 of 4 present"
   presence.save(tmp_path / "presence.json", recorded)
   assert presence.load(tmp_path / "presence.json", 4) == recorded
 

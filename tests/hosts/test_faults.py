@@ -149,7 +149,7 @@ def test_memory_and_open_files_do_not_grow(tmp_path):
 
   processes[0].wait_for(lambda: len(metrics(folder)) > 133)
   early = used()
-  processes[0].wait_for(lambda: len(metrics(folder)) > 390)
+  processes[0].wait_for(lambda: len(metrics(folder)) > 330)
   late = used()
   assert [process.end().code for process in processes] == [0, 0]
   for (before, files), (after, more) in zip(early, late, strict=True):

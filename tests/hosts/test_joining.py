@@ -196,7 +196,7 @@ def test_a_single_process_in_a_step_of_several_tasks_is_an_error_with_advice(whe
     (("--coordinator=10.0.0.1:1234",), ("num_processes must be set",)),
     (("--coordinator=nowhere", "--num_processes=2", "--process_id=0"), ("must be HOST:PORT",)),
     (("--coordinator=a:1", "--num_processes=2", "--process_id=2"), ("process_id must be in [0, 1]", "got 2")),
-    (("--processes=2", "--coordinator=a:1"), ("coordinator must be unset when processes is set",)),
+    (("--processes=2", "--coordinator=a:1"), ("coordinator must be unset if processes > 1",)),
   ],
 )
 def test_invalid_flags_are_errors(flags, words, wrong):

@@ -47,7 +47,7 @@ def test_a_run_with_arrays_and_an_optax_optimizer_equals_one_by_name(tmp_path):
   resumed = partial(ddl.train, workdir=tmp_path / "a", options=ddl.RunOptions(resume=True), **SMALL)
   assert resumed(data=examples(), optimizer=optax.sgd(0.1, 0.9)).step == 8
   for seed, rate in ((0, 0.2), (1, 0.1)):
-    with pytest.raises(ValueError, match="another config"):
+    with pytest.raises(ValueError, match="a different config"):
       resumed(data=examples(seed=seed), optimizer=optax.sgd(rate, 0.9))
 
 
@@ -111,7 +111,7 @@ def test_an_optax_optimizer_takes_no_schedule():
 
 def test_an_optax_optimizer_cannot_be_swept_or_passed_to_other_processes(tmp_path):
   config = resolve(None, {"optimizer": optax.adam(1e-2), "compare": {"algorithms": ["sync_sgd"]}})
-  with pytest.raises(OptionError, match="a name or a function"):
+  with pytest.raises(OptionError, match="by name or as a function"):
     Sweep.from_config(config)
   options = ddl.RunOptions(max_restarts=1)
   with pytest.raises(OptionError) as error:

@@ -53,7 +53,7 @@ def test_a_loaded_run_equals_the_returned_one(tmp_path):
   result = loaded.evaluate()
   assert result == pytest.approx({"loss": lines[-1]["test_loss"], "accuracy": lines[-1]["test_accuracy"]}, rel=1e-5)
   assert loaded.evaluate(source=loaded.data.train) != result
-  with pytest.raises(ValueError, match=r"^model must be a saved model, .* Pass other examples as source="):
+  with pytest.raises(ValueError, match=r"^model must be a saved model, .* pass them as source\.$"):
     loaded.evaluate(loaded.data.train)
   shapes = jax.eval_shape(loaded.model.init, jax.random.key(0))[0]
   assert jax.tree.map(lambda x: x.shape, loaded.params) == jax.tree.map(lambda x: x.shape, shapes)

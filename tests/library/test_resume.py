@@ -46,7 +46,8 @@ def test_an_unfinished_comparison_is_refused_by_load_and_resumed_without_a_confi
   assert [entry["runs"] for entry in again["algorithms"]] == [entry["runs"] for entry in whole["algorithms"]]
   assert [entry["name"] for entry in again["clusters"]] == ["ethernet_10g"]
   assert json.loads((folder / "experiment.json").read_text()) == record
-  with pytest.raises(ValueError, match=r"was written by compare and cannot be resumed by train; use compare"):
+  words = r"was written by compare and cannot be resumed by train\. Resume it with compare\.$"
+  with pytest.raises(ValueError, match=words):
     ddl.train(workdir=folder, options=RESUME)
 
 
@@ -69,7 +70,7 @@ def test_a_missing_or_damaged_record_is_refused_with_advice(tmp_path, damage):
   reason = "missing" if damage == "missing" else "damaged"
   with pytest.raises(ValueError, match=f"experiment.json.*{reason}.*pass the original"):
     ddl.compare(workdir=tmp_path / "a", options=RESUME)
-  with pytest.raises(ValueError, match="does not exist"):
+  with pytest.raises(ValueError, match="workdir must be an existing folder with resume"):
     ddl.sweep(workdir=tmp_path / "absent", options=RESUME)
 
 

@@ -349,7 +349,11 @@ def test_unsuitable_data_is_rejected_in_one_line(name, meta, sizes, words):
   "meta, y, words",
   [
     (VECTOR, np.zeros((8, 1), np.int32), r"labels y must be of shape \[8\], got \[8, 1\]"),
-    (VECTOR, np.eye(10, dtype=np.int32)[:8], r"class numbers of shape \[8\], got one-hot \[8, 10\]"),
+    (
+      VECTOR,
+      np.eye(10, dtype=np.int32)[:8],
+      r"class numbers of shape \[8\], got shape \[8, 10\]\. If y is one-hot, use y\.argmax\(axis=-1\)",
+    ),
     (VECTOR, np.zeros(8, np.float32), "labels y must be integers, got float32"),
     (VECTOR, np.zeros(7, np.int32), r"\[8\], got \[7\]"),
     (NUMBERS, np.zeros((8, 3), np.float32), r"\[8, 2\], got \[8, 3\]"),
@@ -381,7 +385,7 @@ def test_the_axis_of_a_single_output_is_optional():
 def test_a_mask_is_rejected():
   model = MODELS["linear"](VECTOR)
   batch = {"x": np.zeros((8, 784), np.float32), "y": np.zeros(8, np.int32), "mask": np.ones(8)}
-  with pytest.raises(ValueError, match="only the keys x and y, got a dict with mask"):
+  with pytest.raises(ValueError, match="batches must be dicts without masks or weights, got one with 'mask'"):
     model.loss(*model.init(jax.random.key(0)), batch, jax.random.key(0))
 
 
@@ -424,7 +428,7 @@ HUGE = [
   ("cd_dnn", VECTOR, {"layers": 10**6}, "cd_dnn"),
   ("cd_dnn", VECTOR, {"layers": 10**6, "width": 2}, "layers must be at most 1000"),
   ("cd_dnn", VECTOR, {"width": 10**9}, "memory"),
-  ("mlp", VECTOR, {"hidden": (4,) * 10**4}, "layers must be at most 1000"),
+  ("mlp", VECTOR, {"hidden": (4,) * 10**4}, r"mlp\.hidden must be at most 1000 layers, got 10000"),
   ("mlp", VECTOR, {"hidden": (10**9,)}, "memory"),
   ("mlp", {**VECTOR, "num_outputs": 10**12}, {}, "memory"),
   ("resnet20", COLOUR, {"blocks": 10**6}, "memory"),

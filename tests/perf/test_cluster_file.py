@@ -133,7 +133,7 @@ MISTAKES = {  # (text of the file, its replacement): message
   ("[nodes]", "[node]"): "key must be one of title, .*got 'node'. Did you mean 'nodes'",
   ("[nodes]\n", "[device.nodes]\n"): r"key of \[device\] must be .*got 'nodes'",
   (TEXT, 'title = "t"\nsource = "s"\ndevice = 3'): r"device must be a table with the keys format, peak",
-  (TEXT, 'title = "t"\nsource = "s"\nlink = 3'): r"link must be a table of links, such as \[link.node\]",
+  (TEXT, 'title = "t"\nsource = "s"\nlink = 3'): r"link must be a table of links, such as \[link.node\] .*, got 3\.",
 }
 
 
@@ -186,7 +186,7 @@ def test_an_all_reduce_inside_a_site_costs_the_sum_of_its_levels(tmp_path, nbyte
 BETWEEN_MISTAKES = {  # replacement of "count = 4": message
   "count = 4" + SITE: r"nodes.sites must be at least 2 with \[link.site\].*got 1 with",
   "count = 5\nsites = 2" + SITE: "got 2 with nodes.count 5",
-  'count = 4\nsites = 2\nreduces = ["inside"]' + SITE: r"\[link.site\] must be unset with",
+  'count = 4\nsites = 2\nreduces = ["inside"]' + SITE: r"\[link.site\] must be omitted with",
   'count = 4\nreduces = ["up"]': r"nodes.reduces must be a list .*, got \['up'\]",
   'count = 4\nreduces = "inside"': "nodes.reduces must be a list .*got 'inside'",
   "count = 4\n[torus]\naxes = 2\nring = 4": r"nodes.devices must be 1 with \[torus\], got 2",

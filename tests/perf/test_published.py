@@ -22,7 +22,7 @@ def test_the_interval_contains_both_predictions(reached):
 def test_the_text_has_the_rates():
   rates = expected(1000.0, 500.0, several=True)
   assert (rates.low, rates.high) == interval(1000.0, 500.0, SEVERAL_NODES) and rates.high == 1000
-  assert rates.range == f"{SEVERAL_NODES.low * 500:.4g} to 1,000" and ", here 500," in rates.text
+  assert rates.range == f"{SEVERAL_NODES.low * 500:.4g} to 1,000" and " without overlap (500)." in rates.text
   assert f" {ONE_NODE.points} published runs" in expected(1000.0, 500.0, several=False).text
 
 

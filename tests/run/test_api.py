@@ -60,9 +60,9 @@ def test_train_twice_with_different_options(tmp_path):
   assert metrics(tmp_path / "a", timeless=False)[-1] == first
   assert Experiment.from_json(json.loads((tmp_path / "a" / "config.json").read_text())) == experiment
   assert train(experiment, RunOptions(workdir=f"{tmp_path}/a", resume=True)) == first
-  with pytest.raises(ValueError, match=r"contains a run with another config \(batch: 8 recorded, 4 now\)"):
+  with pytest.raises(ValueError, match=r"contains a run with a different config \(batch: 8 recorded, 4 now\)"):
     train(replace(experiment, batch=4), RunOptions(workdir=f"{tmp_path}/a", resume=True))
-  with pytest.raises(ValueError, match=r"\(steps: 6 recorded, 12 now\); .* A run cannot be extended, because "):
+  with pytest.raises(ValueError, match=r"\(steps: 6 recorded, 12 now\)\. .* a run cannot be extended, because "):
     train(replace(experiment, steps=12), RunOptions(workdir=f"{tmp_path}/a", resume=True))
 
 

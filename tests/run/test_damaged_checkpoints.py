@@ -167,7 +167,7 @@ def test_a_wait_for_a_write_that_stalls_ends_if_the_folder_accepts_no_file(numbe
   monkeypatch.setattr(checkpoint, "STALLED", 0.0)
   monkeypatch.setattr(ocp.CheckpointManager, "is_saving_in_progress", lambda self: next(busy))
   monkeypatch.setattr(checkpoint.tempfile, "TemporaryFile", file)
-  with pytest.raises(OSError, match=f"{os.strerror(number).lower()} for a checkpoint"):
+  with pytest.raises(OSError, match=rf"cannot write a checkpoint \({os.strerror(number).lower()}\)"):
     checkpoints.close()
   assert next(busy)
 

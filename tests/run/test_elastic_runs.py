@@ -76,7 +76,7 @@ def test_a_replay_has_the_same_bits(killed, tmp_path, capsys):
 def test_a_resume_with_another_presence_is_refused(killed, tmp_path):
   snapshot(killed[1], tmp_path / "run")
   (tmp_path / "other.json").write_text("[[0, [0, 1, 2, 3]], [8, [0, 1]]]")
-  with pytest.raises(ValueError, match=r"presence\.json must have the membership of this run"):
+  with pytest.raises(ValueError, match=r"presence\.json must contain the membership of this run, got a diff"):
     run(tmp_path / "run", resume=True, checkpoint_every=4, replay=str(tmp_path / "other.json"))
 
 
@@ -126,7 +126,7 @@ def test_a_comparison_of_elastic_and_waiting_workers(tmp_path):
     ),
     (
       ["--processes=2", "--ray_address=127.0.0.1:9"],
-      ["ray_address must be the address of a running cluster, got 127.0.0.1:9"],
+      ["ray_address must be the address of a running Ray cluster, got 127.0.0.1:9"],
     ),
     (["--num_processes=2", "--process_id=0", "--coordinator=127.0.0.1:1"], ["num_processes must be 1", "ray_address"]),
     (["--processes=2", "--ray_address=127.0.0.1:9", "--config.elastic=False"], ["ray_address", "config.elastic=False"]),

@@ -33,10 +33,10 @@ def test_a_folder_is_resumed_only_with_the_same_config(call, wrong, tmp_path):
   lines = (tmp_path / "run" / "metrics.jsonl").read_text()
   wrong(QUICK, f"{tmp_path}/run already contains a run", "resume")
   other = [*QUICK, "--resume", "--config.batch=8", "--config.algorithm.name=dasgd"]
-  wrong(other, "another config", "batch: 16 recorded, 8 now", "algorithm.name: sync_sgd recorded, dasgd now")
+  wrong(other, "a different config", "batch: 16 recorded, 8 now", "algorithm.name: sync_sgd recorded, dasgd now")
   (tmp_path / "run" / "result.json").unlink()  # a complete run is not resumed
   wrong([*QUICK, "--resume", "--steps_per_call=1"], "was run with", "steps_per_call")
-  wrong([*QUICK, "--resume", f"--workdir={tmp_path}/none"], "cannot be resumed")
+  wrong([*QUICK, "--resume", f"--workdir={tmp_path}/none"], "workdir must be an existing folder with resume")
   (tmp_path / "file").write_text("")
   wrong([*QUICK, f"--workdir={tmp_path}/file"], f"{tmp_path}/file")
   assert (tmp_path / "run" / "metrics.jsonl").read_text() == lines
@@ -52,7 +52,7 @@ def test_the_folder_of_another_command_is_not_changed(wrong, tmp_path, nothing_s
   (tmp_path / "about.json").write_text('{"command": "python run.py compare --config=x.py"}')
   for command in ("train", "compare", "sweep"):
     flags = ["--config=configs/digits_compare.py", f"--workdir={tmp_path}"]
-    wrong(flags, f"{tmp_path} was written by another command", "another workdir", command=command)
+    wrong(flags, f"{tmp_path} contains files of another command", "another workdir", command=command)
   assert [path.name for path in tmp_path.iterdir()] == ["about.json"]
 
 
@@ -93,7 +93,7 @@ def test_folders_are_refused_before_data_is_loaded(wrong, call, tmp_path, nothin
     wrong(flags, f"{folder.path} already contains a run", command=command)
     wrong(
       [*flags, "--resume"],
-      f"{folder.path} contains a run with another config (",
+      f"{folder.path} contains a run with a different config (",
       "batch: 3 recorded, ",
       command=command,
     )
@@ -113,8 +113,8 @@ def test_a_complete_run_is_not_trained_again(call, tmp_path, nothing_starts, run
 
 
 def test_missing_and_damaged_records_of_the_command_are_refused(wrong, tmp_path, nothing_starts):
-  wrong(["--resume", "--workdir="], "workdir must be the folder to resume")
-  wrong(["--resume"], f"{tmp_path}/run cannot be resumed")
+  wrong(["--resume", "--workdir="], "workdir must be set with resume (to the folder to resume")
+  wrong(["--resume"], f"workdir must be an existing folder with resume, got {tmp_path}/run.")
   (tmp_path / "run").mkdir()
   file = tmp_path / "run" / "experiment.json"
   wrong(["--resume"], f"{file}, ", "is missing", "pass the original config and options")

@@ -305,7 +305,7 @@ def test_all_changes_of_inputs_are_recorded(tmp_path):
 
 @pytest.mark.parametrize("option", ["allow_changed_inputs", "trust_code"])
 def test_options_of_a_resume_are_refused_without_it(option):
-  with pytest.raises(ValueError, match=f"{option} must be False without resume"):
+  with pytest.raises(ValueError, match=f"{option} must be False unless resume is set"):
     ddl.RunOptions(**{option: True})
 
 

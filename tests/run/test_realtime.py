@@ -116,13 +116,13 @@ def test_a_replay_of_the_schedule_of_a_comparison_has_the_same_loss(call, tmp_pa
 @pytest.mark.parametrize(
   "flags, words",
   [
-    (("--config.workers=4",), "workers must be 3, got 4"),
+    (("--config.workers=4",), "config.workers must be 3, got 4"),
     (
       ("--config.algorithm.name=downpour", "--config.optimizer.momentum=0"),
-      "algorithm.name must be async_easgd, got downpour",
+      "config.algorithm.name must be async_easgd, got downpour",
     ),
-    (("--config.algorithm.period=2",), "algorithm.period must be 4, got 2"),
-    (("--config.steps=48",), "visits for config.steps=48"),
+    (("--config.algorithm.period=2",), "config.algorithm.period must be 4, got 2"),
+    (("--config.steps=48",), "the number of visits of the schedule must be at least"),
     (("--config.algorithm.name=sync_sgd", "--config.algorithm.period=None"), "replay must be a presence.json, got"),
     (("--runtime=threads",), "Only runtime=simulator"),
   ],
@@ -136,7 +136,7 @@ def test_missing_damaged_and_lock_free_records_are_refused(wrong, recorded, tmp_
   def refusal(folder, *flags):
     return wrong([*SMALL, f"--replay={folder}/events.npz", f"--workdir={tmp_path}/b", *flags])
 
-  assert "does not exist" in refusal(tmp_path)
+  assert "replay must be an existing file" in refusal(tmp_path)
   (tmp_path / "without_run").mkdir()
   shutil.copy(recorded / "events.npz", tmp_path / "without_run")
   assert "config.json" in refusal(tmp_path / "without_run")
@@ -151,7 +151,7 @@ def test_missing_damaged_and_lock_free_records_are_refused(wrong, recorded, tmp_
   (tmp_path / "wrong" / "config.json").write_text(json.dumps(config))
   shutil.copy(recorded / "events.npz", tmp_path / "wrong")
   unlocked = ("--config.algorithm.name=hogwild_sgd", "--config.algorithm.period=None", "--config.optimizer.momentum=0")
-  assert "lock-free runs cannot be replayed" in refusal(tmp_path / "wrong", *unlocked)
+  assert "replay must be a recorded run with locks" in refusal(tmp_path / "wrong", *unlocked)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

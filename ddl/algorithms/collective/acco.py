@@ -15,7 +15,7 @@ class ACCOState(NamedTuple):
   inner: optax.OptState  # S, equal on all workers
   committed: Tree  # theta, equal on all workers
   grads: Tree  # g_i of the last step, which the next message averages
-  first: Tree  # mean gradient of the first half of the pair, equal on all workers
+  first: Tree  # g_1, the mean gradient of the pair's first half batch, equal on all workers
   arrived: jax.Array  # [] int32: messages so far, equal on all workers
 
 
@@ -23,17 +23,18 @@ class ACCOState(NamedTuple):
 def acco(inner: optax.GradientTransformation) -> Algorithm:
   """Send the gradients of each half batch while those of the other are computed (ACCO).
 
-  Messages arrive one step late. The first one of a pair gives an estimate, x <- theta + inner(g_1; S), and S is not
-  kept; the second one commits both, theta, S <- theta + inner((g_1 + g_2) / 2; S) and x <- theta
+  Messages arrive one step late. The first of a pair gives an estimate, x <- theta + inner(g_1; S), without changing S;
+  the second commits the pair: theta, S <- theta + inner((g_1 + g_2) / 2; S); x <- theta
 
   Nabli, Fournier, Erbacher, Serrano, Belilovsky, Oyallon 2024, arXiv 2406.02613. A step of ddl is a half batch, so a
-  batch of ACCO is two steps, and the model changes for good after every other step. g_2 of a pair is the mean gradient
-  at theta, g_1 of the next pair that at the estimate of the next theta, made from half of the data. Hence gradients
-  are taken close to where they are applied, whereas those of `pipe_sgd` with width 2, which is the paper's baseline
-  DPU, are a step old. All replicas stay equal. The optimizer runs after each step, but learning-rate schedules count
-  steps: a commit uses the rate of the first step of its pair. A worker sends n bytes per step (times 2 (p - 1) / p for
-  an all-reduce), twice per batch as in the paper, whose sharded optimizer splits each all-reduce into a reduce-scatter
-  and an all-gather. The training loss of every other step is that at an estimate. The evaluated model is theta.
+  batch of ACCO is two steps, and theta changes after every other step. In each pair, g_2 is the mean gradient at theta,
+  and g_1 is that at the last estimate of theta, which was computed from only half of the data. Hence gradients are
+  taken close to where they are applied, whereas those of `pipe_sgd` with width 2 (the paper's baseline DPU) are one
+  step old. All replicas stay equal. The optimizer runs after each step, but learning-rate schedules count steps: a
+  commit uses the rate of the first step of its pair. Each step has an all-reduce of n bytes (a worker sends
+  2 (p - 1) / p n bytes), so each batch has two, as in the paper, whose sharded optimizer splits each all-reduce into a
+  reduce-scatter and an all-gather. In every other step, the training loss is that of an estimate. The evaluated model
+  is theta.
 
   Args:
     inner: optimizer, the same on all workers; AdamW in the paper.

@@ -78,7 +78,7 @@ def periods_by_loss(
 
   Args:
     steps: increasing steps at which the losses were measured, the first one 0.
-    losses: loss at each of these steps; F_j is the last one at or before step j T_0. For example, pass
+    losses: loss at each of these steps; F_j is the last loss at or before step j T_0. For example, pass
       `run.metrics.step` and `run.metrics.test_loss` of a run of `local_sgd` with the same `period`.
     period: first period (tau_0).
     every: steps between changes of the period (T_0).

@@ -12,8 +12,8 @@ from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree
 from ddl.group import Group
 from ddl.ranges import PositiveInt, checked
 
-FIRST = ("mu", "trace", "m1", "m2")  # fields of optax states with a first moment: of Adam, Lion, SGD, AdEMAMix
-SECOND = ("nu",)  # fields with a second moment: of Adam and RMSProp
+FIRST = ("mu", "trace", "m1", "m2")  # fields of optax states that hold a first moment: Adam, Lion, SGD, AdEMAMix
+SECOND = ("nu",)  # fields that hold a second moment: Adam, RMSProp
 
 
 @checked
@@ -33,13 +33,13 @@ def des_loc(
   that decays slowly differs little between the workers, so it can be averaged rarely. If the three periods are equal,
   this is Local Adam. If both periods of the moments are longer than the run, it is `local_sgd`. The moments are those
   that optax calls mu, trace, m1, m2 (first) and nu (second), wherever they are in the state; v is averaged as it is,
-  not as sqrt(v). Counters are not averaged. An optimizer without moments raises ValueError when the step is traced.
-  Models and moments are averaged before the next gradient is computed. A worker sends n bytes per average: n (1 / K_x +
-  1 / K_u + 1 / K_v) per step (times 2 (p - 1) / p for an all-reduce). With the default periods this is half of Local
-  Adam's traffic. Where a worker's v is 0 because it has not seen a feature yet, such as a rare token, the averaged u is
-  divided by eps, and the model can explode: use equal periods, K_v <= K_u or a larger eps if features are missing on a
-  worker. The paper clips each entry of a gradient; use `optax.clip` in a chain for that. Its outer optimizer is
-  optional and omitted. The evaluated model is the mean of the models.
+  not as sqrt(v). Counters are not averaged. If the optimizer has no moments, tracing the step raises ValueError. Models
+  and moments are averaged before the next gradient is computed. A worker sends n bytes per average: n (1 / K_x + 1 /
+  K_u + 1 / K_v) per step (times 2 (p - 1) / p for an all-reduce). With the default periods this is half of Local Adam's
+  traffic. Where a worker's v is still 0 because the worker has not seen a feature, such as a rare token, the averaged u
+  is divided by eps, and the model can diverge. If features are missing on a worker, use equal periods, a larger eps, or
+  K_v <= K_u. The paper clips each entry of a gradient; use `optax.clip` in a chain for that. The paper's optional outer
+  optimizer is omitted. The evaluated model is the mean of the models.
 
   Args:
     inner: optimizer of each worker with moments, such as `optax.adamw`.
@@ -80,7 +80,10 @@ def with_moments(state: optax.OptState, names: tuple[str, ...], values: list[jax
 
 
 def _is_moment(path: tuple[Any, ...], x: jax.Array, names: tuple[str, ...]) -> bool:
-  """Return whether the outermost moment on the path to a leaf has one of these names; parameters may use them too."""
+  """Return whether a leaf is a floating-point array in a moment with one of these names.
+
+  The outermost moment on the path counts, because parameters inside a moment may have such names too.
+  """
   fields = [key.name for key in path if isinstance(key, jax.tree_util.GetAttrKey)]
   name = next((field for field in fields if field in FIRST + SECOND), None)
   return name in names and jnp.issubdtype(x.dtype, jnp.floating)

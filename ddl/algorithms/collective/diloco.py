@@ -28,7 +28,7 @@ def diloco(
 
   m <- mu m + Delta; theta <- theta - eta_out (Delta + mu m); x_i <- theta, after every H-th step
 
-  Douillard et al. 2023, arXiv 2311.08105. The outer gradient is Delta = (1/k) sum_i (theta - theta_i), where worker i
+  Douillard et al. 2023, arXiv 2311.08105. The outer gradient is Delta = (1/p) sum_i (theta - theta_i), where worker i
   reaches theta_i from theta by H steps of the inner optimizer (AdamW in the paper). With an outer rate of 1 and
   no outer momentum this is local SGD. `diloco_with` takes any outer optimizer. The evaluated model is theta.
 
@@ -52,7 +52,7 @@ def diloco_with(
 
   def launch(group: Group, state: DiLoCoState, params: Tree) -> tuple[Tree, DiLoCoState]:
     moved = jax.tree.map(lambda z, x: z - x, state.anchor, params)  # theta - theta_i
-    return group.mean(moved), state  # Delta = (1/k) sum_i (theta - theta_i)
+    return group.mean(moved), state  # Delta = (1/p) sum_i (theta - theta_i)
 
   def merge(group: Group, message: Tree, state: DiLoCoState, params: Tree) -> tuple[Tree, DiLoCoState]:
     anchor, outer_state = descend(outer, message, state.outer, state.anchor)  # theta <- OuterOpt(theta, Delta)

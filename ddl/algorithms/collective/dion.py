@@ -25,25 +25,26 @@ class Factor(NamedTuple):
 
 class DionState(NamedTuple):
   inner: optax.OptState
-  factors: dict[int, Factor]  # of the hidden matrices, by the number of the array in the tree
+  factors: dict[int, Factor]  # of the hidden matrices, by the array's index in the tree
 
 
 @checked
 def dion(inner: optax.GradientTransformation, *, rank: Share = 0.25, momentum: Momentum = 0.95) -> Algorithm:
-  """Orthogonalize the momentum of each matrix with low rank, and synchronize only its low-rank factors (Dion).
+  """Orthogonalize a low-rank approximation of each matrix's momentum, and synchronize only its factors (Dion).
 
   M_i <- M_i + g_i; P = orthonormal((1/p) sum_i M_i Q); R = (1/p) sum_i M_i^T P; M_i <- M_i - (1 - mu) P R^T;
   Q <- R with columns of norm 1; X <- X + inner(sqrt(n_out / n_in) P Q^T)
 
-  Ahn, Xu, Abreu, Langford et al. 2025, arXiv 2504.05295. M_i has no factor 1 - mu at g_i: it decays only along the
-  columns of P, which is the error feedback. All workers have the same X, which is also that of one worker with the mean
-  gradient; only the M_i differ. Applies to `ddl.hidden_matrices`, each transposed so that P has the longer side, as in
-  the authors' code; Q starts with fixed Gaussian entries and does not change while R = 0. All other arrays get x <- x +
-  inner((1/p) sum_i g_i).
+  Ahn, Xu, Abreu, Langford et al. 2025, arXiv 2504.05295. g_i is added to M_i without a factor 1 - mu, and M_i decays
+  only along the columns of P; this is the error feedback. All workers have the same X, which equals that of a single
+  worker with the mean gradient; only the M_i differ. The update applies to `ddl.hidden_matrices`, which are transposed
+  if necessary so that P has the length of the longer side, as in the authors' code. Q starts with fixed Gaussian
+  entries and does not change while R = 0. All other arrays get x <- x + inner((1/p) sum_i g_i).
 
-  Two successive means send r (n + m) values per matrix [n, m] and step, r = ceil(rank min(n, m)), and all of the other
-  arrays. If r (n + m) >= n m, the mean of g_i is sent instead, with the same X. The evaluated model is X. Set no
-  wrapper: the error feedback of a compressor would add the errors of factors with different Q.
+  In each step, two successive means send r (n + m) values per matrix [n, m], with r = ceil(rank min(n, m)), and the
+  other arrays whole. If r (n + m) >= n m, the mean of g_i is sent instead, which results in the same X. The evaluated
+  model is X. Do not use a wrapper: the error feedback of a compressor would add errors of factors that belong to
+  different Q.
 
   Args:
     inner: optimizer of the directions P Q^T and of the mean gradients, the same on all workers. It must not normalize
@@ -76,7 +77,7 @@ def dion(inner: optax.GradientTransformation, *, rank: Share = 0.25, momentum: M
       r = mean[i] if i in m else whole[i].T @ p[i]
       moved = (m | whole)[i] - (1 - momentum) * (p[i] @ r.T)  # M_i <- M_i - (1 - mu) P R^T
       norms = jnp.linalg.norm(r.astype(wide(r.dtype)), axis=0, keepdims=True).astype(r.dtype)
-      moves = jnp.any(r != 0)  # not with gradients of zero
+      moves = jnp.any(r != 0)  # False while R = 0
       q = jnp.where(moves, r / (norms + EPSILON), factor.q)  # Q <- R with columns of norm 1
       after[i] = Factor(moved, q)
       scale = math.sqrt(gradients[i].shape[1] / gradients[i].shape[0])  # sqrt(n_out / n_in)
@@ -92,7 +93,7 @@ def dion(inner: optax.GradientTransformation, *, rank: Share = 0.25, momentum: M
 
 
 def _tall(x: jax.Array, like: jax.Array) -> jax.Array:
-  """Transpose x unless `like` [inputs, outputs] has more inputs than outputs; this is its own inverse."""
+  """Transpose x unless `like` [inputs, outputs] has more inputs than outputs; a second call undoes the first."""
   return x if like.shape[0] > like.shape[1] else x.T
 
 

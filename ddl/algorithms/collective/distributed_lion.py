@@ -25,21 +25,22 @@ class DistributedLionState(NamedTuple):
 def distributed_lion(
   inner: optax.GradientTransformation, *, b1: Momentum = 0.9, b2: Momentum = 0.99, aggregate: str = "vote"
 ) -> Algorithm:
-  """Send only the sign of each worker's Lion update, and apply the majority's sign or the mean (Distributed Lion).
+  """Send only the signs of each worker's Lion update, and apply their majority or their mean (Distributed Lion).
 
   c_i = sign(b1 m_i + (1 - b1) g_i); m_i <- b2 m_i + (1 - b2) g_i; x <- x + inner(sign(sum_i c_i)), or with "mean"
   x <- x + inner((1/p) sum_i c_i)
 
   Liu et al. 2024, arXiv 2404.00438. Worker j acts as the paper's server for slice j: it receives 1 bit per value from
-  each worker and sends back 1 bit per value (vote) or ceil(log2(p + 1)) bits per value (mean). One bit has no zero:
-  zeros count as +1, and a tie of the vote is +1, as in `sign`; so a value whose gradients are always 0 on all workers
-  also moves, by eta per step. With one worker this is Lion (`optax.lion`) up to zeros. The evaluated model is x.
+  each worker and sends back 1 bit per value (vote) or ceil(log2(p + 1)) bits per value (mean). One bit cannot represent
+  zero: zeros count as +1, and a tie of the vote is +1, as in `sign`, so even a value whose gradients are always 0 on
+  all workers moves by eta per step. With one worker this is Lion (`optax.lion`), except for zeros. The evaluated model
+  is x.
 
   Args:
-    inner: optimizer whose gradient is the sign or the mean, normally SGD without momentum, with a third of AdamW's
-      learning rate; the same on all workers. The paper's decoupled weight decay, which is not part of the vote, is
-      `optax.chain(optax.add_decayed_weights(wd), optax.scale_by_learning_rate(eta))`. Gradients are not clipped; a clip
-      in `inner` would act on the signs.
+    inner: optimizer that receives the sign or the mean as its gradient, normally SGD without momentum and with a third
+      of AdamW's learning rate; the same on all workers. The paper's decoupled weight decay, which is not part of the
+      vote, is `optax.chain(optax.add_decayed_weights(wd), optax.scale_by_learning_rate(eta))`. Gradients are not
+      clipped; a clip in `inner` would act on the signs.
     b1: share of the momentum in the update that is sent (beta_1).
     b2: decay of each worker's momentum (beta_2).
     aggregate: "vote" (MaVo in the paper) or "mean" (Avg).

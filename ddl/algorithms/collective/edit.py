@@ -13,7 +13,7 @@ from ddl.ranges import Momentum, NonNegativeInt, OuterRate, PositiveFloat, Posit
 
 
 class Detector(NamedTuple):
-  """Moving averages of the norms G_i of this worker's changes, for each of the k arrays of the parameters."""
+  """Moving means and variances of the norms G_i of this worker's changes, one for each of the k parameter arrays."""
 
   mean: jax.Array  # m_i, [k]
   variance: jax.Array  # s_i^2, [k]
@@ -57,17 +57,18 @@ def edit(
   D = sum_i w_i D_i / sum_i w_i; D <- D min(1, c / (|all D| + 1e-6)); b <- mu b + D;
   z <- z - eta_out (D + mu b); x_i <- z
 
-  Cheng, Gao, Yue, Ye, Jiang, Sha 2024, arXiv 2412.07210, and the authors' code. An array of a worker whose change is
-  unusually large for its own history is left out, large changes have less weight, and the norm of the mean is limited.
-  If all workers are left out, the array and its momentum do not change. With a large T and c and without detection this
-  is `diloco`. exp(-G_i / T) depends on the scale: if norms differ by much more than T, D is the smallest change; if
-  they differ by much less, D is the mean. As every array has its own weights, the new z is not an average of models.
-  The authors' code also raises delta when recent scores vary; paper and code train synchronously for some first steps.
-  Both are omitted, so start from a model that has left the initial phase, or use a warm-up of the learning rate. A
-  worker sends n bytes per round, and two numbers per array. The evaluated model is z.
+  Cheng, Gao, Yue, Ye, Jiang, Sha 2024, arXiv 2412.07210, and the authors' code. A worker's change of an array is left
+  out if it is unusually large compared with the worker's earlier changes of this array; large changes have less weight,
+  and the norm of the mean is limited. If the changes of all workers are left out, the array and its momentum do not
+  change. With a large T and c and without detection this is `diloco`. exp(-G_i / T) depends on the scale: if norms
+  differ by much more than T, D is the smallest change; if they differ by much less, D is the mean. As every array has
+  its own weights, the new z is not an average of models. The authors' code also raises delta when recent scores vary;
+  both the paper and the code train synchronously at first. These two rules are omitted, so start from a model that has
+  left the initial phase, or use a warm-up of the learning rate. A worker sends n bytes per round, and two numbers per
+  array. The evaluated model is z.
 
-  A-EDiT exchanges after a fixed time, in which slow workers take fewer steps: set `local_steps` to the steps that each
-  worker takes in this time.
+  A-EDiT exchanges after a fixed time, in which slow workers take fewer steps: set `local_steps` to the number of
+  steps that each worker takes in this time.
 
   Args:
     inner: optimizer of each worker; its state is neither averaged nor reset.
@@ -76,14 +77,14 @@ def edit(
     outer_momentum: Nesterov momentum of the outer steps (mu).
     temperature: temperature of the weights (T).
     clip: largest norm of D over all arrays (c).
-    threshold: standard deviations above its mean at which a norm is an outlier (delta); 3 in the paper.
+    threshold: number of standard deviations above its mean beyond which a norm is an outlier (delta); 3 in the paper.
     detector_rate: rate of the moving averages (a).
-    detector_warmup: initial rounds in which no norm counts as an outlier; 120 in the authors' code. It must last
-      clearly longer than norms grow, such as during a warm-up of the learning rate: once an array is an outlier on all
-      workers, its averages and z no longer change. The averages start at 0, so even for constant norms at least 6
-      rounds are needed.
-    local_steps: steps that worker i takes in each round (tau_i <= tau), for A-EDiT; a shorter tuple is repeated; if it
-      is empty, all workers take tau steps. Virtual time still counts tau steps for all.
+    detector_warmup: initial rounds in which no norm counts as an outlier; 120 in the authors' code. It must be clearly
+      longer than the time in which norms grow, such as a warm-up of the learning rate: once an array is an outlier on
+      all workers, its averages and z no longer change. The averages start at 0, so at least 6 rounds are needed even if
+      norms are constant.
+    local_steps: number of steps that worker i takes in each round (tau_i <= tau), for A-EDiT; a tuple with fewer than p
+      entries is repeated; if it is empty, all workers take tau steps. Virtual time still counts tau steps for all.
   """
   check_local_steps("edit", local_steps, period)
   outer = optax.scale_by_learning_rate(outer_learning_rate, flip_sign=False)
@@ -132,14 +133,14 @@ def edit(
 
 
 def _squares(x: jax.Array) -> jax.Array:
-  """Return the sum of the squares of an array, in the type of a detector."""
+  """Return the sum of the squares of an array, in JAX's default floating-point type."""
   return jnp.sum(x.astype(jnp.result_type(float)) ** 2)
 
 
 def _detect(
   state: Detector, norms: jax.Array, threshold: Any, rate: Any, warmup: int
 ) -> tuple[jax.Array, Detector]:  # fmt: skip
-  """Return which norms [k] are outliers, [k] bool, and the detector that has averaged the others."""
+  """Return which norms [k] are outliers, [k] bool, and the detector with the other norms added to its averages."""
   deviation = jnp.sqrt(state.variance)  # s_i
   outlier = (state.count >= warmup) & (deviation > 0) & (norms - state.mean > threshold * deviation)
   mean = state.mean + rate * (norms - state.mean)  # m_i' = m_i + a (G_i - m_i)

@@ -59,7 +59,7 @@ def sample(round_: Draws, workers: int, share: float) -> jax.Array:
 
 
 def takes_part(group: Group, round_: Draws, share: float) -> jax.Array:
-  """Return a bool array []: whether this worker is in the round's sample."""
+  """Return whether this worker is in the round's sample: [] bool."""
   return jnp.any(sample(round_, group.size(), share) == group.index())
 
 
@@ -71,7 +71,7 @@ def sampled_mean(group: Group, round_: Draws, share: float, tree: Tree) -> Tree:
 
 
 def restart(inner: optax.GradientTransformation, state: optax.OptState, params: Tree) -> optax.OptState:
-  """Reset the inner optimizer's state except for the step counts of schedules and injected hyperparameters."""
+  """Reset the inner optimizer's state, except for injected hyperparameters and the step counts of schedules."""
 
   def with_rates(old: Any, new: Any) -> Any:
     if not hasattr(old, "_fields"):  # an array

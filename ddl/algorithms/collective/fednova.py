@@ -46,22 +46,23 @@ def fednova(
 
   Wang, Liu, Liang, Joshi, Poor 2020, arXiv 2007.07481. If workers take different numbers of steps, `fedavg` converges
   to the minimum of a loss in which fast workers have more weight. z - x_i is a weighted sum of the gradients g_i, and
-  s_i is the sum of their weights, eta a_i in the paper: eta tau_i for SGD, and more with momentum, which applies the
-  gradients of early steps repeatedly. s_i is measured instead of declared: it is minus the sum of the updates that
-  `inner` computes for a gradient of 1 and parameters of 0. So it follows the learning-rate schedule, contains no weight
-  decay, and is exact for SGD with or without momentum. For Adam it is the sum of the rates. If all s_i are equal this
-  is `fedavg`. FedNova does not correct for data that differ between workers at equal steps; see `scaffold`. All workers
-  have the weight 1/m. The paper's server momentum is omitted. Workers are sampled and optimizers are reset as in
-  `fedavg`: on average 2 (m/p) (n + 4) bytes per worker and round, with m workers in the sample. The evaluated model is
-  z.
+  s_i is the sum of their weights (eta |a_i|_1 in the paper): eta tau_i for SGD, and more with momentum, which applies
+  the gradients of early steps repeatedly. s_i is measured, not derived from the optimizer's settings: it is minus the
+  sum of the updates that `inner` computes for a gradient of 1 and parameters of 0. So it follows the learning-rate
+  schedule, contains no weight decay, and is exact for SGD with or without momentum. For Adam it is the sum of the
+  learning rates. If all s_i are equal this is `fedavg`. FedNova does not correct for differences between the workers'
+  data; see `scaffold`. All sampled workers have the weight 1/m. The paper's server momentum is omitted. Workers are
+  sampled and optimizers are reset as in `fedavg`. The traffic is 2 (m/p) (n + 4) bytes per worker and round on average,
+  with m workers in the sample. The evaluated model is z.
 
   Args:
     inner: optimizer of each worker, which must also accept a single number as its parameters; its state is reset in
       each round.
     period: local steps per round (tau).
     share: share of the workers to sample in each round (C), at least one worker.
-    local_steps: steps that worker i takes in each round (tau_i <= tau), for slow workers; a shorter tuple is repeated;
-      if it is empty, all workers take tau steps. Virtual time still counts tau steps for all.
+    local_steps: number of steps that worker i takes in each round (tau_i <= tau), for slow workers; a tuple with fewer
+      than p entries is repeated; if it is empty, all workers take tau steps. Virtual time still counts tau steps for
+      all.
   """
   check_local_steps("fednova", local_steps, period)
 
@@ -96,7 +97,7 @@ def fednova(
 
 
 def _number(value: float) -> jax.Array:
-  """Return a number in JAX's default type: []."""
+  """Return a scalar in JAX's default floating-point type."""
   return jnp.full((), value, jnp.result_type(float))
 
 

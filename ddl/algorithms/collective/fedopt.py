@@ -41,13 +41,13 @@ def fedadam(
 ) -> Algorithm:
   """Update the server's model with Adam, with the mean change of sampled workers as the gradient (FedAdam).
 
-  D = (1/m) sum_{j in S} (z - x_j), after every K-th step; m <- b1 m + (1 - b1) D; v <- b2 v + (1 - b2) D^2;
+  D = (1/|S|) sum_{j in S} (z - x_j), after every K-th step; m <- b1 m + (1 - b1) D; v <- b2 v + (1 - b2) D^2;
   z <- z - eta m / (sqrt(v) + tau); x_i <- z
 
   Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan 2020, arXiv 2003.00295, algorithm 2. As in the paper,
-  the moments have no bias correction, and v starts at tau^2; `optax.adam` differs in both. D is of the size of a
-  round's change, not of a gradient, so a useful tau is much larger than the eps of Adam. Workers are sampled and
-  optimizers are reset as in `fedavg`: on average 2 n |S| / p bytes per worker and round. `fedopt_with` takes any outer
+  the moments have no bias correction, and v starts at tau^2; `optax.adam` differs in both. D has the size of a round's
+  change, not of a gradient, so a useful tau is much larger than the eps of Adam. Workers are sampled and optimizers are
+  reset as in `fedavg`. The traffic is 2 n |S| / p bytes per worker and round on average. `fedopt_with` takes any outer
   optimizer: SGD of rate 1 gives `fedavg`. The evaluated model is z.
 
   Args:
@@ -81,8 +81,8 @@ def fedyogi(
 
   As `fedadam`, with v <- v - (1 - b2) D^2 sign(v - D^2)
 
-  Reddi et al. 2020, arXiv 2003.00295, algorithm 2. v changes by at most (1 - b2) D^2 per round, so it decreases more
-  slowly than that of Adam after a large D. Messages and the evaluated model are those of `fedadam`.
+  Reddi et al. 2020, arXiv 2003.00295, algorithm 2. v changes by at most (1 - b2) D^2 per round, so after a large D it
+  decreases more slowly than Adam's v. Messages and the evaluated model are those of `fedadam`.
 
   Args:
     inner: optimizer of each worker, plain SGD in the paper; its state is reset in each round.
@@ -142,7 +142,7 @@ def fedopt_with(
 
   def launch(group: Group, state: FedOptState, params: Tree) -> tuple[Tree, FedOptState]:
     moved = jax.tree.map(lambda z, x: z - x, state.server, params)  # z - x_i
-    return sampled_mean(group, state.round, share, moved), state  # D = (1/m) sum_{i in S} (z - x_i)
+    return sampled_mean(group, state.round, share, moved), state  # D = (1/|S|) sum_{i in S} (z - x_i)
 
   def merge(group: Group, message: Tree, state: FedOptState, params: Tree) -> tuple[Tree, FedOptState]:
     server, outer_state = descend(outer, message, state.outer, state.server)  # z <- OuterOpt(z, D)
@@ -158,7 +158,7 @@ def fedopt_with(
 def _adaptive(
   second: Callable[[jax.Array, jax.Array], jax.Array], rate: Any, b1: Any, adaptivity: Any
 ) -> optax.GradientTransformation:
-  """Return an optimizer with momentum, divided by the root of a second moment. second: (v, D) -> the next v."""
+  """Return an optimizer that divides a momentum by the root of a second moment. second: (v, D) -> the next v."""
 
   def init(params: Tree) -> Moments:
     zeros = jax.tree.map(jnp.zeros_like, params)

@@ -37,16 +37,17 @@ def fedprox(
   Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith 2018, arXiv 1812.06127. Without the penalty (mu = 0) this is `fedavg`. The
   penalty limits how far the local models drift apart, but does not remove the bias of workers that take more steps than
   others; see `fednova`. The penalty is part of the gradient, so the inner optimizer's momentum contains it. Workers are
-  sampled and optimizers are reset as in `fedavg`: on average 2 (m/p) n bytes per worker and round. The evaluated model
-  is z.
+  sampled and optimizers are reset as in `fedavg`. The traffic is 2 (m/p) n bytes per worker and round on average. The
+  evaluated model is z.
 
   Args:
     inner: optimizer of each worker, plain SGD in the paper; its state is reset in each round.
     proximal: weight of the penalty mu/2 |x_i - z|^2 (mu); tuned between 0.001 and 1 in the paper.
     period: local steps per round (tau).
     share: share of the workers to sample in each round (C), at least one worker.
-    local_steps: steps that worker i takes in each round (tau_i <= tau), for slow workers; a shorter tuple is repeated;
-      if it is empty, all workers take tau steps. Virtual time still counts tau steps for all.
+    local_steps: number of steps that worker i takes in each round (tau_i <= tau), for slow workers; a tuple with fewer
+      than p entries is repeated; if it is empty, all workers take tau steps. Virtual time still counts tau steps for
+      all.
   """
   check_local_steps("fedprox", local_steps, period)
 

@@ -20,7 +20,7 @@ class GPAState(NamedTuple):
 def gpa(
   inner: optax.GradientTransformation, *, train_weight: UnitInterval = 0.7, average_weight: UnitInterval = 0.9967
 ) -> Algorithm:
-  """Average the models of all steps, and compute gradients between the average and the last model (GPA).
+  """Average the models of all steps, and compute gradients at a point between the average and the last model (GPA).
 
   z <- z + inner((1/p) sum_i g_i(y)); x <- mu_x x + (1 - mu_x) z; y <- mu_y x + (1 - mu_y) z
 

@@ -37,8 +37,8 @@ def mt_dao(
   Iacob, Jovanovic, Safaryan et al. 2025, arXiv 2510.05361, with one slow momentum, the quasi-hyperbolic form. The usual
   momentum of Adam forgets the mean of the workers' moments within a round; a slow one remembers it, and the gradient's
   own share 1 - w keeps the optimizer responsive. u and v have Adam's bias correction, which the formula omits. With w =
-  1 and plain SGD inside this is `des_loc` with Adam. Each average is an all-reduce of n bytes, the size of the model.
-  The evaluated model is the mean of the models.
+  1 and plain SGD as `inner`, this is `des_loc` with Adam. Each average is an all-reduce of n bytes, the size of the
+  model. The evaluated model is the mean of the models.
 
   Args:
     inner: optimizer that receives the direction, such as `optax.sgd`; if it has moments, they are averaged too.

@@ -15,15 +15,16 @@ def muloco(
   outer_learning_rate: OuterRate = 0.7,
   outer_momentum: Momentum = 0.6,
 ) -> Algorithm:
-  """Average local progress that Muon makes, and apply it with an outer Nesterov optimizer (MuLoCo).
+  """Average the local progress of Muon, and apply it with an outer Nesterov optimizer (MuLoCo).
 
   m <- mu m + Delta; theta <- theta - eta_out (Delta + mu m); x_i <- theta, after every H-th step
 
   Therien, Huang, Defazio, Rish, Belilovsky 2025, arXiv 2505.23725. This is `diloco` with Muon as the inner optimizer:
-  the workers' changes point in more similar directions than with AdamW, so less is lost as their number grows. With one
-  worker it is `snoo` with Muon. In `inner`, use Muon only for hidden matrices: `muon` of the config's optimizers does
-  so, or optax.partition with `ddl.hidden_matrices`; `optax.contrib.muon` also orthogonalizes embeddings and the output
-  layer, for which the authors use AdamW. Muon's momentum stays on its worker. The evaluated model is theta.
+  the workers' changes point in more similar directions than with AdamW, so averaging loses less as the number of
+  workers grows. With one worker it is `snoo` with Muon. In `inner`, use Muon only for hidden matrices: take `muon` of
+  the config's optimizers, or optax.partition with `ddl.hidden_matrices`. `optax.contrib.muon` also orthogonalizes
+  embeddings and the output layer, for which the authors use AdamW. Muon's momentum stays on its worker. The evaluated
+  model is theta.
 
   Args:
     inner: optimizer of each worker, Muon with AdamW for vectors, embeddings and the output layer; its state is neither

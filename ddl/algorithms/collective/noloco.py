@@ -46,7 +46,7 @@ def noloco(
     period: local steps per exchange (H); 50 in the paper.
     outer_learning_rate: rate of the outer steps (beta), or an optax schedule of it; 0.7 in the paper.
     outer_momentum: momentum of the outer steps (alpha); 0.5 in the paper.
-    attraction: pull between a pair's slow weights (gamma), between alpha and 2 + alpha; 0.7 in the authors'
+    attraction: strength of the pull between a pair's slow weights (gamma), in (alpha, 2 + alpha); 0.7 in the authors'
       code.
     pairings: number of random pairings of the workers before they repeat.
     workers: number of workers (p).

@@ -36,22 +36,25 @@ def one_bit_adam(
 
   Steps up to T_w: g = (1/p) sum_i g_i; m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2
   Later steps: a_i = b1 m + (1 - b1) g_i + e_i; e_i <- a_i - C(a_i); r = (1/p) sum_i C(a_i) + d; m <- C(r); d <- r - m
-  In each step x <- x + inner(m / (sqrt(v) + eps)), where C(a) = sign(a) |a|_2 / sqrt(n)
+  All steps: x <- x + inner(m / (sqrt(v) + eps))
+  Here C(a) = sign(a) |a|_2 / sqrt(n).
 
   Tang et al. 2021, arXiv 2102.02888. Adam is not linear in g, so its gradients cannot be sent with error feedback, but
-  with a frozen v it is SGD with momentum. The values of m are divided into p strips of 8 ceil(n / 8p) values. Worker j
-  owns strip j: it receives 1 bit per value and a scale from each worker, adds them up with its error d, and sends C of
-  the strip to all. As in the authors' code (DeepSpeed) there is no bias correction, and C has one scale for all values
-  of a worker, or of a strip. Two rules differ. Values with v = 0, whose gradients were 0 on all workers in the first
-  phase, do not move in the second one and are left out of C; without this rule, which in DeepSpeed is a mask that users
-  provide, 1 / eps multiplies them. Checkpoints contain e_i and d, which DeepSpeed drops. A sign has no zero: zeros are
-  sent as +1. C gives all values of m the same magnitude, so values whose v is almost 0, such as the weights of pixels
-  that are almost always 0, take huge steps in the second phase: increase eps, to 1e-3 for the digits of
+  with a frozen v it is SGD with momentum. The values of m are divided into p strips of 8 ceil(n / (8 p)) values. Worker
+  j owns strip j: it receives 1 bit per value and a scale from each worker, averages the decoded values, adds its error
+  d, and sends C of the result, r, to all. As in the authors' code (DeepSpeed), there is no bias correction, and C has
+  one scale for all values of a worker's message or of a strip. Two rules differ from that code. First, values with v =
+  0, whose gradients were 0 on all workers in the first phase, do not move in the second phase and are left out of C;
+  without this rule they would be multiplied by 1 / eps. (In DeepSpeed, users provide a mask for this.) Second,
+  checkpoints contain e_i and d, which DeepSpeed drops. A sign bit cannot represent zero: zeros are sent as +1. C gives
+  all values of m the same magnitude, so values whose v is almost 0, such as the weights of pixels that are almost
+  always 0, take huge steps in the second phase. In this case, increase eps, for example to 1e-3 for the digits of
   `configs/digits.py`. Freezing v too early has the same effect. The evaluated model is x.
 
   Args:
-    inner: optimizer whose gradient is Adam's direction, normally SGD without momentum; the same on all workers. The
-      paper's decoupled weight decay is `optax.chain(optax.add_decayed_weights(wd), optax.scale_by_learning_rate(eta))`.
+    inner: optimizer that receives Adam's direction as its gradient, normally SGD without momentum; the same on all
+      workers. The paper's decoupled weight decay is `optax.chain(optax.add_decayed_weights(wd),
+      optax.scale_by_learning_rate(eta))`.
     freeze_step: steps of the first phase, with uncompressed means (T_w); the paper uses 15 to 25 % of the run.
     b1: decay of the momentum (beta_1).
     b2: decay of the variance (beta_2).
@@ -102,9 +105,9 @@ def one_bit_adam(
 def _one_bit_mean(
   group: Group, vector: jax.Array, error: jax.Array, strip_error: jax.Array, live: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Return (mean, error, strip error) of a mean over the workers with 1 bit per value in each direction: [n] each.
+  """Average vectors with 1 bit per value in each direction; return (mean, error, strip error), [n] each.
 
-  Values that are not live, [n] bool, are 0 in all results. Strips have 8 ceil(n / 8p) values.
+  live: [n] bool, the values to average; the results are 0 elsewhere. Strips have 8 ceil(n / (8 p)) values.
   """
   workers, size = group.size(), vector.size
   strip = 8 * -(-size // (8 * workers))
@@ -116,7 +119,7 @@ def _one_bit_mean(
     return lax.dynamic_slice_in_dim(padded(x), group.index() * strip, strip)
 
   def compressed(a: jax.Array, live: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return which values of C(a) are negative, its scale [], and the error a - C(a)."""
+    """Return which values of C(a) are negative, the scale [] of C(a), and the error a - C(a)."""
     count = jnp.maximum(jnp.sum(live, dtype=a.dtype), jnp.ones((), a.dtype))
     scale = jnp.sqrt(jnp.sum(a * a) / count)  # |a|_2 / sqrt(n)
     return a < 0, scale, masked(a - jnp.where(a < 0, -scale, scale), live)

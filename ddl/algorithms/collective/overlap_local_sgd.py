@@ -42,7 +42,7 @@ def overlap_local_sgd(
     return OverlapState(inner.init(params), params, jax.tree.map(jnp.zeros_like, params))
 
   def launch(group: Group, state: OverlapState, params: Tree) -> tuple[Tree, OverlapState]:
-    return group.mean(params), state  # xbar = (1/m) sum_j x_j
+    return group.mean(params), state  # xbar = (1/p) sum_j x_j
 
   def merge(group: Group, message: Tree, state: OverlapState, params: Tree) -> tuple[Tree, OverlapState]:
     velocity = jax.tree.map(  # v <- beta v + (z - xbar)

@@ -26,7 +26,7 @@ def pipe_sgd(inner: optax.GradientTransformation, *, width: PositiveInt = 2) -> 
   Li, Yu, Li, Avestimehr, Kim, Schwing 2018, arXiv 1811.03619. All replicas stay equal. The first K - 1 steps fill the
   pipeline and change nothing; the optimizer does not see them, so each gradient gets the learning rate of the step that
   computed it, and the last K - 1 gradients of a run are not used. K = 1 is synchronous SGD. On a quadratic of curvature
-  lambda K = 2 is stable for eta lambda < 1, half of what synchronous SGD allows.
+  lambda, K = 2 is stable for eta lambda < 1, half of what synchronous SGD allows.
 
   Args:
     inner: optimizer, the same on all workers; it receives one gradient per step, in order, and the current parameters.

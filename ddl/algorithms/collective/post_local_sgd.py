@@ -20,7 +20,8 @@ def post_local_sgd(
   Args:
     inner: optimizer of each worker.
     start: first step of the local phase (t').
-    period: local steps per average from step `start` on (tau); averages follow steps start + tau, start + 2 tau, ...
+    period: local steps per average from step `start` on (tau); averages happen after start + tau, start + 2 tau, ...
+      steps.
   """
   return adaptive_local_sgd(inner, periods=((0, 1), (start, period)) if start else ((0, period),))
 

@@ -22,7 +22,7 @@ class RoundRobinEASGDState(NamedTuple):
 def round_robin_easgd(
   inner: optax.GradientTransformation, *, alpha: UnitInterval = ALPHA, workers: PositiveInt | None = None
 ) -> Algorithm:
-  """Pull one worker per step, in rank order, and a center towards each other (Original EASGD).
+  """Pull one worker per step and a center towards each other, in rank order (Original EASGD).
 
   x_i <- x_i + inner(g_i); then, only for j = t mod p, x_j -= alpha (x_j - z) and z += alpha (x_j - z)
 

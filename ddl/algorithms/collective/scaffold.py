@@ -39,7 +39,7 @@ def scaffold(
   share: Share = 0.5,
   server_rate: OuterRate = 1.0,
 ) -> Algorithm:
-  """Correct each worker's gradients for their deviation from the mean gradient, the client drift (SCAFFOLD).
+  """Correct each worker's gradients for their deviation from the mean gradient, which causes client drift (SCAFFOLD).
 
   y_i <- y_i + inner(g_i - c_i + c); after every tau-th step, with c_i' = (1/tau) sum of the round's g_i:
   x <- x + eta_g mean_S(y_i - x), c <- c + (m/p) mean_S(c_i' - c_i), y_i <- x; and c_i <- c_i' for i in S

@@ -24,7 +24,7 @@ def sharded_sync_sgd(inner: optax.GradientTransformation) -> Algorithm:
   Das et al. 2016, arXiv 1602.06709. The packed parameter vector is split into p slices. With an element-wise optimizer
   (SGD, momentum, Adam, weight decay of all parameters) the result equals that of `sync_sgd`, and each worker needs 1/p
   of the optimizer's memory and work. `init` must run where the group's axis is bound, because the length of a slice
-  depends on the number of workers. It raises ValueError if the optimizer is not known to be element-wise (see
+  depends on the number of workers. `init` raises ValueError if the optimizer is not known to be element-wise (see
   `ddl.elementwise`), as with clipping by a norm, masks, LARS, LAMB or Adafactor.
 
   Args:
@@ -42,7 +42,8 @@ def sharded_sync_sgd(inner: optax.GradientTransformation) -> Algorithm:
   def init(group: Group, params: Tree, key: Any) -> optax.OptState:
     if not is_elementwise(inner, params):
       raise ValueError(
-        "sharded_sync_sgd.inner must be element-wise, got an optimizer that uses masks, norms or layer-wise rules. "
+        "sharded_sync_sgd.inner must be element-wise, got an optimizer that is not known to be (as with masks, norms, "
+        "layer-wise rules or random numbers). "
         "Use SGD, Adam, or AdamW with weight decay on all parameters, or use the algorithm sync_sgd."
       )
     return inner.init(strip(group, ravel(params)[0]))  # for this worker's slice: [ceil(n / p)]

@@ -38,8 +38,8 @@ def slowmo(
 
   Args:
     inner: base optimizer of each worker; its state is neither averaged nor reset. gamma is the latest "learning_rate"
-      that `optax.inject_hyperparams` recorded in it (the innermost of nested records), or 1 without a record. If gamma
-      is 0, as in the first step of a warm-up, u <- beta u + z - xbar, and z does not change.
+      that `optax.inject_hyperparams` recorded in this state (the innermost of nested records), or 1 without a record.
+      If gamma is 0, as in the first step of a warm-up, u <- beta u + z - xbar, and z does not change.
     period: local steps per slow step (tau), or a function of the round such as `ddl.qsr`.
     slow_rate: rate of the slow steps (alpha), or an optax schedule of it; 1 in the paper.
     slow_momentum: momentum of the slow steps (beta); use larger values for more workers.
@@ -70,15 +70,15 @@ def slowmo(
 
 
 def or_one(gamma: jax.Array) -> jax.Array:
-  """Return gamma, or 1 if gamma is 0, to avoid 0 / 0."""
+  """Return gamma, or 1 if gamma is 0, to avoid division by zero."""
   return jnp.where(gamma == 0, jnp.ones_like(gamma), gamma)
 
 
 def fast_rate(algorithm: str, state: optax.OptState) -> Callable[[jax.Array], jax.Array]:
   """Return a function that maps an array to gamma, in the array's dtype.
 
-  gamma is the learning rate that the inner optimizer's state records, or 1 without a record. algorithm: its name in the
-  error.
+  gamma is the learning rate that the inner optimizer's state records, or 1 without a record. algorithm: the algorithm's
+  name, for the error.
 
   Raises:
     ValueError: if several transformations record a learning rate.
@@ -92,7 +92,7 @@ def fast_rate(algorithm: str, state: optax.OptState) -> Callable[[jax.Array], ja
 
 
 def recorded_rates(state: optax.OptState) -> list[Any]:
-  """Return the learning rates that `optax.inject_hyperparams` recorded in a state; of nested ones, the innermost."""
+  """Return the learning rates that `optax.inject_hyperparams` recorded in a state; of nested records, the innermost."""
 
   def records(part: Any) -> bool:
     return "learning_rate" in getattr(part, "hyperparams", ())

@@ -30,7 +30,8 @@ def sma(
 ) -> Algorithm:
   """Pull the replicas and a central average model towards each other, with momentum on the central model (SMA).
 
-  w_j <- w_j + inner(g_j) - alpha (w_j - z); z <- z + alpha sum_j (w_j - z) + mu (z - z_prev), every tau steps
+  w_j <- w_j + inner(g_j) - alpha (w_j - z); z <- z + alpha sum_j (w_j - z) + mu (z - z_prev);
+  the terms with alpha and mu only in every tau-th step
 
   Koliousis et al. 2019, VLDB 12(11). Corrections use w_j and z from before the step. Without momentum this is Sync
   EASGD. The paper also restarts the replicas from z when the learning rate drops. The restart is omitted, as in the

@@ -23,15 +23,15 @@ def snoo(
 
   Kallusky, Rao, Nandavanam, Shi 2025, arXiv 2510.15830: the outer step of DiLoCo also helps a single worker. With p
   workers the inner steps use the mean gradient, so the outer step sends nothing, and the traffic is that of `sync_sgd`.
-  With one worker it equals `diloco`. Without outer momentum this is Lookahead (arXiv 1907.08610), and if the outer rate
-  is also 1, synchronous SGD. With Muon inside it is MuLoCo with one worker (arXiv 2505.23725). The evaluated model is
-  w, which changes only every K steps; as in `diloco`, evaluate at multiples of K.
+  With one worker this is `diloco`. Without outer momentum this is Lookahead (arXiv 1907.08610), and if the outer rate
+  is also 1, synchronous SGD. With Muon as `inner`, this is MuLoCo with one worker (arXiv 2505.23725). The evaluated
+  model is w, which changes only every K steps; as in `diloco`, evaluate at multiples of K.
 
   Args:
     inner: optimizer, the same on all workers; its state is not reset.
     period: steps per outer step (K), or a function of the round such as `ddl.qsr`; 30 as in MuLoCo.
     outer_learning_rate: rate of the outer steps (eta_out), or an optax schedule of it; 0.7 as in MuLoCo.
-    outer_momentum: Nesterov momentum of the outer steps (mu); 0.6 as in MuLoCo with one worker, 0.8 with AdamW inside.
+    outer_momentum: Nesterov momentum of the outer steps (mu); 0.6 as in MuLoCo with one worker; use 0.8 with AdamW.
   """
   diloco = diloco_with(inner, optax.sgd(outer_learning_rate, outer_momentum, nesterov=True), period=period)
   (exchange,) = diloco.exchanges

@@ -15,7 +15,7 @@ from ddl.precision import wide
 from ddl.ranges import OuterRate, PositiveInt, UnitInterval, checked, integers
 
 AGGREGATES = ("senders", "workers")
-SIDE = 64  # maximum length of a chunk along each side
+SIDE = 64  # maximum length of a chunk along each axis
 WHOLE = SIDE**2  # values of a chunk of full size
 PLACE_BITS = (WHOLE - 1).bit_length()
 LEVELS, LEVEL_BITS = 4, 2
@@ -33,7 +33,7 @@ class Packed(NamedTuple):
   """A worker's message for one array."""
 
   places: jax.Array  # [bytes] uint8: PLACE_BITS per place
-  values: jax.Array  # [chunks, k] values; if quantized [bytes] uint8: LEVEL_BITS per value
+  values: jax.Array  # [chunks, k] values; if quantized, [bytes] uint8: LEVEL_BITS per value
   table: jax.Array | None  # [LEVELS], the value of each level; None: not quantized
 
 
@@ -55,9 +55,9 @@ def sparseloco(
 
   Sarfi, Therien, Lidin, Belilovsky 2025, arXiv 2508.15706; defaults as for Covenant-72B, arXiv 2603.08163. There is no
   outer momentum; the error memory takes its place. Matrices are cut into chunks of up to 64 x 64 values, vectors into
-  chunks of up to 64. A chunk of n values sends max(1, round(n k / 4096)) values, with 12 bits per place and 2 bits per
-  value: 112 bytes per chunk of 4096 with k = 64, instead of 16384. All workers gather all messages, so the bytes that
-  a worker receives grow with p. Q rounds the sent values of an array to 4 levels, which cover 6 standard deviations
+  chunks of up to 64. Of a chunk of n values, max(1, round(n k / 4096)) are sent, with 12 bits per place and 2 bits per
+  value: 112 bytes per chunk of 4096 with k = 64, instead of 16384. All workers gather all messages, so the bytes that a
+  worker receives grow with p. Q rounds the sent values of an array to 4 levels, which cover 6 standard deviations
   around their mean, and replaces each by the mean of the values at its level; this table of 4 numbers is sent too. e_i
   keeps the error of Q. Empty and integer arrays are averaged uncompressed.
 
@@ -73,7 +73,7 @@ def sparseloco(
     decay: decay of the error memory per round (beta); with 1 nothing is forgotten.
     outer_learning_rate: rate of the outer steps (alpha), or an optax schedule of it.
     quantize: whether values are rounded to 4 levels (Q).
-    aggregate: how a value is averaged, over the workers that sent it ("senders", as in the authors' code) or over all
+    aggregate: how a value is averaged: over the workers that sent it ("senders", as in the authors' code) or over all
       ("workers"); with "senders", outer steps can be up to p times larger.
   """
   if aggregate not in AGGREGATES:

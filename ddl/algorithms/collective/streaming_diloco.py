@@ -33,10 +33,10 @@ def streaming_diloco(
 
   Douillard et al. 2025, arXiv 2501.18512. Array i of the parameters is in fragment i mod P; the paper assigns whole
   layers of a transformer. Each fragment has its own DiLoCo rounds of H steps, offset by H / P steps from the previous
-  fragment. Delta_p = (1/M) sum_m (theta_p - x_m,p) is computed when fragment p is sent; theta_p and x_p are updated tau
-  steps later. Unlike in the paper, Delta_p is sent in the parameters' precision. With one fragment, delay = 0 and
-  keep = 0 this is `diloco`; `streaming_diloco_with` takes any outer optimizer. Fragment p = 0..P-1 is first sent after
-  floor((p + 1) H / P) steps.
+  fragment. Delta_p = (1/M) sum_m (theta_p - x_m,p), the mean over the M workers, is computed when fragment p is sent;
+  theta_p and x_p are updated tau steps later. Unlike in the paper, Delta_p is sent in the parameters' precision. With
+  one fragment, delay = 0 and keep = 0 this is `diloco`; `streaming_diloco_with` takes any outer optimizer. Fragment
+  p = 0..P-1 is first sent after floor((p + 1) H / P) steps.
 
   Args:
     inner: optimizer of each worker; its state is neither averaged nor reset.
@@ -84,8 +84,8 @@ def streaming_diloco_with(
 
   def exchange(p: int) -> Exchange:
     def launch(group: Group, state: StreamingDiLoCoState, params: Tree) -> tuple[Tree, StreamingDiLoCoState]:
-      moved = jax.tree.map(lambda z, x: z - x, part(state.anchor, p), part(params, p))  # theta_p - theta_m,p
-      return group.mean(moved), state  # Delta_p = (1/M) sum_m (theta_p - theta_m,p)
+      moved = jax.tree.map(lambda z, x: z - x, part(state.anchor, p), part(params, p))  # theta_p - x_m,p
+      return group.mean(moved), state  # Delta_p = (1/M) sum_m (theta_p - x_m,p)
 
     def merge(
       group: Group, message: Tree, state: StreamingDiLoCoState, params: Tree

@@ -12,13 +12,13 @@ from ddl.ranges import PositiveInt, checked
 
 @checked
 def ad_psgd(inner: optax.GradientTransformation, *, workers: PositiveInt) -> ServerAlgorithm:
-  """Average a worker's model with a neighbour's atomically, then apply the gradient computed meanwhile (AD-PSGD).
+  """Average a worker's model with a neighbor's atomically, then add the step that the worker has computed (AD-PSGD).
 
   x_i, x_j <- (x_i + x_j) / 2; x_i <- x_i + u, u = inner(g)
 
-  Lian, Zhang, Zhang, Liu 2017, arXiv 1710.06952. Neighbours form a bipartite graph (even ranks with odd ones on a
-  ring), so that no two workers wait for each other. Averaging conserves the mean of all models. Here a server
-  stores every worker's model, [workers, ...].
+  Lian, Zhang, Zhang, Liu 2017, arXiv 1710.06952. g is the gradient at the worker's model before the average. Neighbors
+  form a bipartite graph (even ranks with odd ones on a ring), so that no two workers wait for each other. Averaging
+  conserves the mean of all models. Here a server stores every worker's model, [workers, ...].
 
   Args:
     inner: optimizer of each worker; its state stays local.

@@ -18,7 +18,7 @@ from ddl.ranges import PositiveInt, Share, UnitInterval, checked
 
 
 class Copies(NamedTuple):
-  """A worker's public copy xhat_i and its difference from those of the neighbors, for one matrix W."""
+  """A worker's public copy xhat_i, and the weighted mean of all workers' copies minus xhat_i, for one matrix W."""
 
   public: Tree  # xhat_i, which all neighbors of worker i know
   difference: Tree  # sum_j W_ij xhat_j - xhat_i
@@ -56,10 +56,10 @@ def choco_sgd(
   sends k values and k int32 indices. xhat_i starts as 0. A worker stores xhat_i and sum_j W_ij xhat_j - xhat_i instead
   of its neighbors' copies, for each of the graph's matrices, and sends C(x_i - xhat_i) to each neighbor in each step.
   Mixing conserves the mean of all models for every C. Without adapt_first the order is that of the authors' code for
-  deep learning: a worker mixes with the copies from before the step, so that C(x_i - xhat_i) is sent during the next
-  step. With C = top-k, a share of 1 and gamma = 1 this is D-PSGD; adapt_first then decides whether it mixes after the
-  step or before it. The evaluated model is the mean of the models. If workers leave or join an elastic run, all restart
-  with xhat_i = 0.
+  deep learning: a worker mixes with the copies from before the step, so C(x_i - xhat_i) can be sent during the next
+  step. With C = top-k, a share of 1 and gamma = 1, this is D-PSGD, which mixes after the step if adapt_first is true,
+  else before it. The evaluated model is the mean of the models. If workers leave or join an elastic run, all workers
+  reset xhat_i to 0.
 
   Args:
     inner: optimizer of each worker; its state stays local.
@@ -67,7 +67,7 @@ def choco_sgd(
     compressor: "sign" or "topk" (C).
     share: share of each array's values that "topk" sends, k = max(1, round(share n)).
     consensus_rate: share of the difference to the neighbors' copies that is applied (gamma); 0.5 with "sign" in the
-      authors' code. It must be smaller if C sends less; with too large values the models diverge.
+      authors' code. It must be smaller if C sends less; if it is too large, the models diverge.
     adapt_first: whether workers take the step before they compress and mix, as in the paper.
     workers: number of workers (p).
   """
@@ -87,7 +87,7 @@ def choco_sgd(
       change = jax.tree.map(jnp.zeros_like, q)
       for hop, received in from_neighbors(group, steps[k], message):
         weight = jnp.asarray(hop.weights)[group.index()]
-        change = jax.tree.map(  # sum_j W_ij q_j - q_i, as a row sums to one
+        change = jax.tree.map(  # sum_j W_ij q_j - q_i, because each row of W sums to one
           lambda c, own, other, w=weight: c + w.astype(c.dtype) * (other - own),
           *(change, q, jax.tree.map(decode, params, received)),
         )
@@ -118,22 +118,22 @@ def choco_sgd(
 
 
 def with_copies(state: ChocoState, k: int, copies: Copies) -> ChocoState:
-  """Replace the copies for the k-th matrix of the graph."""
+  """Return the state with the copies for the k-th matrix of the graph replaced by `copies`."""
   return state._replace(copies=(*state.copies[:k], copies, *state.copies[k + 1 :]))
 
 
 def encode_sign(v: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Return the bits of the negative values, [ceil(n / 8)] uint8, and the mean magnitude []."""
+  """Return which values are negative, as bits [ceil(n / 8)] uint8, and the mean magnitude []."""
   return jnp.packbits(v.reshape(-1) < 0), jnp.mean(jnp.abs(v), dtype=wide(v.dtype)).astype(v.dtype)
 
 
 def decode_sign(v: jax.Array, message: tuple[jax.Array, jax.Array]) -> jax.Array:
-  """Return mean(|v|) sign(v)."""
+  """Return mean(|a|) sign(a) for the array a that `encode_sign` encoded; v provides only the shape and type of a."""
   bits, scale = message
   return scale * (1 - 2 * jnp.unpackbits(bits, count=v.size).astype(v.dtype)).reshape(v.shape)
 
 
-CODES: dict[str, Callable[[float], Code]] = {  # share of the values to send -> compressor
+CODES: dict[str, Callable[[float], Code]] = {  # name -> (share of the values to send -> compressor)
   "sign": lambda share: Code(encode_sign, decode_sign),
   "topk": lambda share: Code(partial(largest, share=share), lambda v, message: array_of(message, v)),
 }

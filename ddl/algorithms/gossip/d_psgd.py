@@ -12,7 +12,7 @@ from ddl.ranges import PositiveInt, checked
 
 @checked
 def d_psgd(inner: optax.GradientTransformation, *, graph: str = "ring", workers: PositiveInt) -> Algorithm:
-  """Average each model with those of its neighbours on a graph, while the gradient is computed (D-PSGD).
+  """Average each model with those of its neighbors on a graph, while the gradient is computed (D-PSGD).
 
   x_i <- sum_j W_ij x_j + inner(g_i), with x_j from before the step
 
@@ -22,11 +22,11 @@ def d_psgd(inner: optax.GradientTransformation, *, graph: str = "ring", workers:
 
   Args:
     inner: optimizer of each worker; its state stays local.
-    graph: the name of a graph on which a worker and its neighbours have equal weights, or a file with a doubly
-      stochastic matrix W [p, p]. Names: "ring" (two neighbours), "torus" (four neighbours, on a grid as square as p
-      allows; a ring if p is prime), "exponential" (ceil(log2 p) neighbours) and "one_peer_exponential" (one neighbour,
+    graph: the name of a graph on which a worker and its neighbors have equal weights, or a file with a doubly
+      stochastic matrix W [p, p]. Names: "ring" (two neighbors), "torus" (four neighbors, on a grid as square as p
+      allows; a ring if p is prime), "exponential" (ceil(log2 p) neighbors) and "one_peer_exponential" (one neighbor,
       2^k ranks lower, with k = step mod log2 p; p must be a power of two, and without gradients all workers reach the
-      mean after log2 p steps). Files: .npy, or text with commas (.csv) or blanks (.txt).
+      mean after log2 p steps). Files: .npy, or text with commas (.csv) or whitespace (.txt) between the numbers.
     workers: number of workers (p).
   """
   worker = independent(inner)  # x_i <- x_i - eta g_i, evaluated at the mean of the models
@@ -34,9 +34,9 @@ def d_psgd(inner: optax.GradientTransformation, *, graph: str = "ring", workers:
 
 
 def mixing_while_computing(algorithm: str, graph: str, workers: int) -> tuple[Exchange, ...]:
-  """Return the exchanges that mix models from before each step while its gradient is computed.
+  """Return the exchanges that mix the models from before each step, while the step's gradient is computed.
 
-  algorithm: its name in errors.
+  algorithm: the algorithm's name, for errors.
   """
   steps = mixing_steps(algorithm, graph, workers)
 

@@ -26,31 +26,32 @@ def exact_diffusion(
   consensus_rate: UnitInterval = 0.5,
   workers: PositiveInt,
 ) -> Algorithm:
-  """Mix models after each step and repeat all earlier changes by mixing, which removes D-PSGD's bias (exact diffusion).
+  """Mix models after each step, with a correction that removes the bias of D-PSGD (exact diffusion).
 
   z_i = x_i + inner(g_i) + c_i; x_i <- z_i + gamma (sum_j W_ij z_j - z_i); c_i <- c_i + (x_i - z_i)
 
   Yuan, Ying, Zhao, Sayed 2017, arXiv 1702.05122, with gamma = 1/2; with gamma = 1 this is D2, Tang, Lian, Yan, Zhang,
-  Liu 2018, arXiv 1803.07068. The papers compute z_i = 2 x_i - x_i' - eta (g_i - g_i') from the step before, which is
-  the same for a constant rate; with c_i, which starts as 0, schedules and other inner optimizers work too. mean_i c_i =
-  0 always holds. With a constant rate and exact gradients all workers converge to the minimum of the mean loss. A
-  worker sends z_i (n bytes) to each neighbor in each step. The evaluated model is the mean of the models. If workers
-  leave or join an elastic run, all restart with c_i = 0.
+  Liu 2018, arXiv 1803.07068. c_i starts as 0 and is the sum of all earlier changes of x_i by mixing. The papers compute
+  z_i = 2 x_i - x_i' - eta (g_i - g_i'), with x_i' and g_i' from the step before, which is the same for a constant rate;
+  the form with c_i also allows schedules and other inner optimizers. mean_i c_i = 0 always holds. With a constant rate
+  and exact gradients all workers converge to the minimum of the mean loss. A worker sends z_i (n bytes) to each
+  neighbor in each step. The evaluated model is the mean of the models. If workers leave or join an elastic run, all
+  workers reset c_i to 0.
 
   Args:
     inner: optimizer of each worker; its state stays local.
     graph: a graph with mixing matrix W, as in `d_psgd`. The factory raises ValueError if the differences between
-      workers would grow or stay. If W is symmetric, they decay for gamma up to 2/3. With gamma = 1 all eigenvalues of W
-      must exceed -1/3, and a ring with an even number of workers, from 4, has the eigenvalue -1/3. On directed graphs
-      of many workers they may grow with every gamma.
+      workers would not decay. If W is symmetric, they decay for gamma up to 2/3. With gamma = 1, all eigenvalues of W
+      must exceed -1/3; a ring with an even number of workers >= 4 has the eigenvalue -1/3. On directed graphs of many
+      workers, the differences may grow with every gamma.
     consensus_rate: share of the change by mixing that is applied (gamma); with 0 the workers are independent.
     workers: number of workers (p).
   """
   sequence = matrices("exact_diffusion", graph, workers)
   if isinstance(consensus_rate, int | float) and (growth := _growth(sequence, consensus_rate)) >= 1:
     raise ValueError(
-      "exact_diffusion.consensus_rate must let the differences between workers decay with "
-      f"graph={graph}, got {consensus_rate:g}, with which they are multiplied by up to {growth:.3g} per step. "
+      "exact_diffusion.consensus_rate must make the differences between workers decay with "
+      f"graph={graph}, got {consensus_rate:g}, which multiplies them by up to {growth:.3g} per step. "
       "With graph=ring, any rate up to 2/3 works."
     )
   steps = [hops(matrix) for matrix in sequence]
@@ -87,7 +88,7 @@ def exact_diffusion(
 
 
 def _growth(sequence: list[np.ndarray], rate: float) -> float:
-  """Return the factor per step by which the slowest differences between workers decay (below 1) or grow."""
+  """Return the largest factor by which a step multiplies differences between workers; 0 if the rate is always valid."""
   workers = len(sequence[0])
   if not rate:
     return 0.0  # workers are independent

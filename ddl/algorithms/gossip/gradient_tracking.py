@@ -31,8 +31,8 @@ def gradient_tracking(
   limit is biased if the workers' data differ. The noise of y_i is larger than that of g_i. x_j and y_j are from before
   the step and are sent while the gradient is computed. Adapt-then-combine sends x_j + inner(y_j) and y_j after the
   step; on the complete graph this is synchronous SGD. A worker sends its model and y_i (2n bytes) to each neighbor in
-  each step. The evaluated model is the mean of the models. If workers leave or join an elastic run, all restart with
-  y_i = g_i' = 0.
+  each step. The evaluated model is the mean of the models. If workers leave or join an elastic run, all workers reset
+  y_i and g_i' to 0.
 
   Args:
     inner: optimizer of each worker, called with y_i as the gradient; its state stays local.

@@ -24,7 +24,7 @@ class Hop(NamedTuple):
 
 
 def mixing_steps(algorithm: str, graph: str, workers: int) -> list[list[Hop]]:
-  """Return the hops of successive mixing steps, which repeat; at least one step. Raises as `matrices` does."""
+  """Return the hops of each mixing step; the sequence of steps repeats. Raises ValueError as `matrices` does."""
   return [hops(matrix) for matrix in matrices(algorithm, graph, workers)]
 
 
@@ -33,31 +33,32 @@ def mixing_change(group: Group, step: Sequence[Hop], tree: Tree) -> Tree:
   change = jax.tree.map(jnp.zeros_like, tree)
   for hop, received in from_neighbors(group, step, tree):
     weight = jnp.asarray(hop.weights)[group.index()]
-    change = jax.tree.map(  # sum_j W_ij x_j - x_i = sum_j W_ij (x_j - x_i), as a row sums to one
+    change = jax.tree.map(  # sum_j W_ij x_j - x_i = sum_j W_ij (x_j - x_i), because rows sum to one
       lambda c, y, x, w=weight: c + w.astype(x.dtype) * (y - x), change, received, tree
     )
   return change
 
 
 def from_neighbors(group: Group, step: Sequence[Hop], tree: Tree) -> Iterator[tuple[Hop, Tree]]:
-  """Send a tree along each hop; yield the hop and the received tree, which is zero without a source."""
+  """Send a tree along each hop; yield the hop and the received tree, which is zero on workers without a source."""
   for hop in step:
     yield hop, group.permute(tree, hop.sources) if hop.shift is None else group.shift(tree, hop.shift)
 
 
 def own_zero(params: Tree, dtype: jax.typing.DTypeLike) -> jax.Array:
-  """Return 0 for a state that differs between workers: in JAX's types it varies over them, as `params` do: []."""
+  """Return a scalar 0 that has the varying axes of `params` (see `jax.shard_map`), for states that differ by worker."""
   leaves = jax.tree.leaves(params)[:1]
   return jnp.asarray(sum(jnp.sum(jnp.ravel(x)[:0], dtype=dtype) for x in leaves), dtype)  # empty sums
 
 
 def matrices(algorithm: str, graph: str, workers: int) -> list[np.ndarray]:
-  """Return the mixing matrices W [workers, workers] of successive steps, which repeat.
+  """Return the mixing matrix W [workers, workers] of each step; the sequence of steps repeats.
 
-  algorithm: its name in errors.
+  algorithm: the algorithm's name, for errors.
 
   Raises:
-    ValueError: for an invalid graph.
+    ValueError: if the graph is unknown or does not support this number of workers, or if its file does not contain a
+      doubly stochastic matrix [workers, workers].
   """
   ranks, powers = np.arange(workers), [2**k for k in range((workers - 1).bit_length())]
   if graph == "ring":
@@ -122,7 +123,10 @@ def _matchings(edges: np.ndarray) -> list[np.ndarray]:
 
 
 def _uniform(*sources: np.ndarray) -> np.ndarray:
-  """Return the W that averages, with equal weights, each worker's model and those of its sources (each [p])."""
+  """Return the W that averages, with equal weights, each worker's model and those of its sources.
+
+  sources: arrays [p], each with the rank of one source for each worker.
+  """
   p = len(sources[0])
   received = np.eye(p, dtype=bool)
   for column in sources:

@@ -19,7 +19,7 @@ class PeerState(NamedTuple):
 def mix_on_board(mix: Callable[[jax.Array, jax.Array, Any, Any], jax.Array]) -> Callable[..., tuple[Tree, Tree]]:
   """Return the function `serve` of a server that stores the models of all workers, x [workers, ...].
 
-  mix(x, u, i, j) returns the new x of one array, after worker i has sent its change u and averaged with worker j. If
+  For one array, mix(x, u, i, j) returns the new x after worker i has sent its change u and averaged with worker j. If
   the visit has no peer, j = i, and `mix` only adds u to x_i. The reply is x_i.
   """
 

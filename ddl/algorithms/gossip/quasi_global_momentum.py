@@ -28,16 +28,16 @@ def quasi_global_momentum(
   nesterov: bool = True,
   workers: PositiveInt,
 ) -> Algorithm:
-  """Add to each step a momentum of the models' actual movement, mixing included (QG-DSGDm).
+  """Add to each step a momentum that follows the actual movement of the models, including mixing (QG-DSGDm).
 
   z_i = x_i + inner(g_i) - eta beta m_i; y_i = sum_j W_ij z_j; m_i <- mu m_i + (1 - mu) (x_i - y_i) / eta; x_i <- y_i
 
-  Lin, Karimireddy, Stich, Jaggi 2021, arXiv 2102.04761. On the workers' different data a local momentum points to each
-  worker's own minimum; m_i also contains the movement of its neighbors. With Nesterov momentum, as in the authors'
-  script, z_i = x_i + (1 + beta) inner(g_i) - eta beta^2 m_i. The step uses m_i from before it. eta is the inner
-  learning rate; it cancels if it is constant. With beta = 0 and no Nesterov momentum this is D-PSGD that mixes after
-  the step. A worker sends z_i (n bytes) to each neighbor in each step. The evaluated model is the mean of the models.
-  Use models without batch normalization: its statistics differ between workers.
+  Lin, Karimireddy, Stich, Jaggi 2021, arXiv 2102.04761. If the workers' data differ, a local momentum points to the
+  worker's own minimum; m_i also contains the movement of the neighbors. With Nesterov momentum, as in the authors'
+  script, z_i = x_i + (1 + beta) inner(g_i) - eta beta^2 m_i. A step uses the m_i of the step before. eta is the inner
+  learning rate; it cancels if it is constant. With beta = 0 this is D-PSGD that mixes after the step. A worker sends
+  z_i (n bytes) to each neighbor in each step. The evaluated model is the mean of the models. Use models without batch
+  normalization: its statistics differ between workers.
 
   Args:
     inner: optimizer of each worker without momentum (SGD in the paper, with weight decay). eta is the "learning_rate"
@@ -54,7 +54,7 @@ def quasi_global_momentum(
 
   def init(group: Group, params: Tree, key: Any) -> QuasiGlobalState:
     inner_state = inner.init(params)
-    fast_rate("quasi_global_momentum", inner_state)  # raises for more than one
+    fast_rate("quasi_global_momentum", inner_state)  # raises ValueError for several records
     if is_scheduled(inner_state) and not recorded_rates(inner_state):
       raise ValueError(
         "quasi_global_momentum.inner must record the learning rate of its schedule, got no record. Use "

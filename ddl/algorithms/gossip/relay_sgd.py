@@ -18,28 +18,28 @@ TREES = ("chain", "binary_tree")
 class Message(NamedTuple):
   """A sum of models that a worker receives from a neighbor."""
 
-  total: Tree  # m_ji: the models of the workers on the neighbor's side of the edge, each as old as its distance
-  count: jax.Array  # [] their number
+  total: Tree  # m_ji: sum of the models on the neighbor's side of the edge; those of distant workers are older
+  count: jax.Array  # [] number of models in the sum
 
 
 class RelayState(NamedTuple):
   inner: optax.OptState
-  received: tuple[Message, ...]  # the last message of each hop, from one neighbor each
+  received: tuple[Message, ...]  # the last message received in each hop, from at most one neighbor
 
 
 @checked
 def relay_sgd(inner: optax.GradientTransformation, *, tree: str = "chain", workers: PositiveInt) -> Algorithm:
-  """Relay models along a tree, so that each worker averages all models, the farther the older (RelaySGD).
+  """Relay models along a tree, so that each worker averages all models, with delays for distant ones (RelaySGD).
 
   x_i <- x_i + inner(g_i); m_ij <- x_i + sum_{k != j} m_ki; x_i <- ((p - sum_j c_ji) x_i + sum_j m_ji) / p
 
   Vogels, He, Koloskova, Lin, Karimireddy, Stich, Jaggi 2021, arXiv 2110.04175. Worker i sends m_ij to its neighbor j:
-  its model and the models that its other neighbors k sent in the step before. c_ij counts the models in m_ij; in the
-  first steps not all models have arrived, and x_i replaces the missing ones, as in the authors' code for deep learning.
-  With a constant rate and exact gradients all workers converge to the minimum of the mean loss. With two workers this
-  is local SGD with period 1. Large rates need a tree of small diameter. A worker sends its model and a count (n + 4
-  bytes) to each neighbor in each step, and stores one model per neighbor. The evaluated model is the mean of the
-  models. If workers leave or join an elastic run, all restart without messages.
+  the sum of its model and of the models that its other neighbors k sent in the step before. c_ij counts the models in
+  m_ij; in the first steps not all models have arrived, and x_i replaces the missing ones, as in the authors' code for
+  deep learning. With a constant rate and exact gradients all workers converge to the minimum of the mean loss. With two
+  workers this is local SGD with period 1. Large learning rates need a tree of small diameter. A worker sends its model
+  and a count (n + 4 bytes) to each neighbor in each step, and stores one model per neighbor. The evaluated model is the
+  mean of the models. If workers leave or join an elastic run, all workers discard the messages that they have received.
 
   Args:
     inner: optimizer of each worker; its state stays local.

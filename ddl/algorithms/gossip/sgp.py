@@ -20,7 +20,7 @@ class PushSumState(NamedTuple):
 
 
 class Push(NamedTuple):
-  """The weighted sums over the messages that worker i receives from its in-neighbours j."""
+  """The weighted sums over the messages that worker i receives from its in-neighbors j."""
 
   x: Tree  # sum_j P_ij x_j over j != i
   weight: jax.Array  # sum_j P_ij w_j over j != i
@@ -32,9 +32,10 @@ def sgp(inner: optax.GradientTransformation, *, workers: PositiveInt) -> Algorit
 
   x_i <- x_i + inner(g_i(z_i)); then x_i <- (x_i + x_j) / 2, w_i <- (w_i + w_j) / 2, j = i - 2^k; z_i = x_i / w_i
 
-  Assran, Loizou, Ballas, Rabbat 2018, arXiv 1811.10792, on the paper's graph: worker i receives from i - 2^k in the
-  k-th of ceil(log2 p) rounds, which repeat. If p is a power of two, then without gradients all workers reach the mean
-  after log2 p rounds. The params are z_i; workers send x_i and w_i, and the evaluated model is the mean of the z_i.
+  Assran, Loizou, Ballas, Rabbat 2018, arXiv 1811.10792, on the paper's graph: worker i receives from i - 2^k in
+  round k = 0..ceil(log2 p) - 1, and the rounds repeat. If p is a power of two, then without gradients all workers reach
+  the mean after log2 p rounds. The params are z_i; workers send x_i and w_i, and the evaluated model is the mean of the
+  z_i.
 
   Args:
     inner: optimizer of each worker, called with g_i and z_i; its state stays local.

@@ -3,7 +3,7 @@
 import optax
 
 from ddl.algorithms.collective.easgd import ALPHA
-from ddl.algorithms.server.async_easgd import async_easgd
+from ddl.algorithms.server.async_easgd import async_easgd, check_elastic_rate
 from ddl.api import ServerAlgorithm, Spec, Taxonomy
 from ddl.ranges import ElasticRate, Momentum, PositiveInt, checked
 
@@ -32,6 +32,7 @@ def async_measgd(
     period: steps per exchange (tau).
     workers: number of workers (p); p alpha must be in 0..2.
   """
+  check_elastic_rate("async_measgd", alpha, workers)
   worker = optax.chain(inner, optax.trace(decay=momentum))  # V^i <- mu V^i - eta g
   return async_easgd(worker, alpha=alpha, period=period, workers=workers)  # W^i <- W^i + V^i - alpha (W^i - Wb)
 

@@ -26,13 +26,13 @@ def dc_asgd(
   adaptive: bool = False,
   workers: PositiveInt,
 ) -> ServerAlgorithm:
-  """Correct a stale gradient to first order for changes of the center since the worker read it (DC-ASGD).
+  """Correct each gradient, to first order, for the changes of the center since its worker read the center (DC-ASGD).
 
   z <- z + inner(g + lam g g (z - z_bak(i))), one worker's g at a time;
   if adaptive, lam = lam0 / sqrt(ms + 1e-7) with ms <- 0.95 ms + 0.05 g g
 
   Zheng et al. 2016, arXiv 1609.08326. All products are element-wise, and g g approximates the Hessian. z_bak(i) is the
-  last reply to worker i, one backup per worker. lam = 0 is async SGD.
+  last reply to worker i, one backup per worker. With lam = 0 this is async SGD.
 
   Args:
     inner: the server's optimizer, with one state for all workers; its schedules depend on the sending worker's step.

@@ -31,7 +31,7 @@ class LearnerState(NamedTuple):
   inner: optax.OptState
   base: Tree  # x_q when fragment q was last sent, or Theta_q when it was last received
   step: jax.Array  # [] int32: finished steps
-  since: jax.Array  # [fragments] int32: the step to which `base` belongs
+  since: jax.Array  # [fragments] int32: finished steps when each fragment's base was set
 
 
 class Progress(NamedTuple):
@@ -39,7 +39,7 @@ class Progress(NamedTuple):
 
   moved: jax.Array  # [size] D_q, padded to the size of the largest fragment
   fragment: jax.Array  # [] int32: q
-  steps: jax.Array  # [] int32: the steps in which D_q was made
+  steps: jax.Array  # [] int32: number of steps in which the learner made D_q
 
 
 class Update(NamedTuple):
@@ -54,9 +54,9 @@ class Syncer(NamedTuple):
   center: Tree  # Theta
   momentum: Tree  # m
   moved: Tree  # [workers, ...]: each learner's D since the last merge of the fragment
-  steps: jax.Array  # [workers, fragments] int32: the steps in which it was made
+  steps: jax.Array  # [workers, fragments] int32: number of steps in which it was made
   version: jax.Array  # [fragments] int32: number of merges
-  taken: jax.Array  # [workers, fragments] int32: the version that each learner received
+  taken: jax.Array  # [workers, fragments] int32: the last version that each learner received
 
 
 @checked
@@ -79,21 +79,22 @@ def decoupled_diloco(
   learners have sent theirs, D = average_i(D_i,q; weights w_i), m <- mu m + D, Theta_q <- Theta_q - e (D + mu m);
   a learner receives a merged fragment tau steps after one of its messages: x_i,q <- a x_i,q + (1 - a) Theta_q
 
-  Douillard et al. 2026, arXiv 2604.21428; the rule follows third-party descriptions, because no code of the authors was
-  found. Learners never wait for each other. The weights are w_i = tokens^2 / steps since the last merge of q; here they
-  are the steps since the learner's base of q was set, because all batches have the same size. The radial average keeps
-  the norm: D = r u / |u| per array, with r the mean of |D_i| and u the mean of D_i / |D_i|. It is longer than the mean
-  of nearly orthogonal D_i, so a rate e tuned for one average does not fit the other. The paper takes the mean for
+  Douillard et al. 2026, arXiv 2604.21428; the rule follows third-party descriptions, because no code by the authors is
+  available. Learners never wait for each other. The paper's weights are w_i = tokens^2 / steps, counted since the last
+  merge of q. As all batches have the same size, w_i is the number of steps in which D_i,q was made. The radial average
+  keeps the norm: D = r u / |u| per array, with r the mean of |D_i| and u the mean of D_i / |D_i|. It is longer than the
+  mean of nearly orthogonal D_i, so a rate e tuned for one average does not fit the other. The paper takes the mean for
   embeddings.
 
-  Unlike in the printed rule, D_i,q is not taken against the current Theta_q, which would move Theta_q back to where a
-  late learner started, but against the learner's own base: x_i,q when it was last sent, or Theta_q when it was last
-  received. Progress counts at most once if a = 0: what a learner does between a message and its reply is overwritten. A
-  learner that sends q again before the merge adds to its D. There is no grace time: the K-th message starts the merge.
-  Each reply has at most one fragment, first the one just sent, then the latest one before it that the learner lacks.
-  Array i of the parameters is in fragment i mod P. A message and a reply have the size of the largest fragment and two
-  integers. The syncer stores p + 2 models. With K = p, a bsp barrier, P = 1, tau = 0, a = 0 and the mean this is
-  DiLoCo. The evaluated model is Theta.
+  In the printed rule, D_i,q is the difference from the current Theta_q, so a late learner would pull Theta_q back to
+  the learner's starting point. Here D_i,q is the difference from the learner's own base: x_i,q when it was last sent,
+  or Theta_q when it was last received, whichever is later. With a = 0, progress counts at most once, because a merged
+  fragment overwrites what the learner did between its message and the reply. If a learner sends q again before the
+  merge, its new progress is added to its D. There is no grace time: the K-th message starts the merge. Each reply
+  contains at most one merged fragment that the learner lacks: the one just sent, or else the one that the learner sent
+  most recently before it. Array i of the parameters is in fragment i mod P. Messages and replies have the size of the
+  largest fragment plus two integers. The syncer stores p + 2 models. With K = p, a bsp barrier, P = 1, tau = 0, a = 0
+  and the mean this is DiLoCo. The evaluated model is Theta.
 
   Args:
     inner: optimizer of each learner; its state stays local and is not reset.
@@ -101,9 +102,9 @@ def decoupled_diloco(
       K = p, so a small quorum needs a smaller rate e.
     average: "radial" or "mean".
     fragments: number of fragments (P); 24 in the paper. If there are fewer arrays, the last fragments are empty.
-    period: steps between two messages of a learner (H / P); with H = 24 in the paper, 1.
+    period: steps between two messages of a learner (H / P); 1 in the paper, where H = P = 24.
     delay: steps from a message to the merge of its reply (tau), at most `period`; 2 in the paper.
-    keep: weight of the learner's parameters in the merge (a).
+    keep: weight of the learner's own parameters when it receives a fragment (a).
     outer_learning_rate: rate of the outer steps (e), or an optax schedule of it that counts each fragment's merges.
     outer_momentum: Nesterov momentum of the outer steps (mu).
     workers: number of learners (p).
@@ -124,14 +125,14 @@ def decoupled_diloco(
     return structure.unflatten(leaves)
 
   def vector(tree: Tree, q: Any) -> jax.Array:
-    """Return fragment q as a vector, padded with zeros."""
+    """Return fragment q as a vector, padded with zeros to the size of the largest fragment."""
     dtype = jax.eval_shape(lambda tree: ravel(tree)[0], tree).dtype
     flat = [ravel(part(tree, k))[0] if part(tree, k) else jnp.zeros(0, dtype) for k in range(fragments)]
     size = max(x.size for x in flat)
     return lax.switch(q, [lambda x=x: jnp.pad(x.astype(dtype), (0, size - x.size)) for x in flat])
 
   def arrays(values: jax.Array, tree: Tree, q: int) -> list[jax.Array]:
-    """Return the arrays of a vector from `vector`; tree: parameters."""
+    """Invert `vector`: return the arrays of fragment q. tree: has the shapes and types of the parameters."""
     if not part(tree, q):
       return []
     flat, unravel = ravel(part(tree, q))
@@ -141,7 +142,7 @@ def decoupled_diloco(
     return (step // period - 1) % fragments  # q, after a multiple of H / P steps
 
   def rebased(state: LearnerState, params: Tree, q: jax.Array) -> LearnerState:
-    """Set the base of fragment q to the parameters; -1: of none."""
+    """Set fragment q's base to the parameters and its `since` to the current step; for q = -1, change nothing."""
     base = state.base
     for k in range(fragments):
       base = put(base, k, [jnp.where(q == k, x, b) for x, b in zip(part(params, k), part(base, k), strict=True)])
@@ -195,7 +196,7 @@ def decoupled_diloco(
     return reply_of(Syncer(center, momentum, moved, steps, version, server.taken), i, q, none)
 
   def reply_of(server: Syncer, i: jax.Array, sent: jax.Array, again: jax.Array) -> tuple[Syncer, Update]:
-    """Reply with fragment `again`, or if it is -1, with the next one that learner i lacks."""
+    """Reply with fragment `again` or, if that is -1, with the next fragment that learner i lacks, if any."""
     lacks = server.version > server.taken[i]
     order = (sent - numbers) % fragments  # q, q - 1, ...
     following = jnp.where(lacks.any(), order[jnp.argmax(lacks[order])], -1)
@@ -230,7 +231,7 @@ def mean_average(moved: jax.Array, weights: jax.Array) -> jax.Array:
 
 
 def radial_average(moved: jax.Array, weights: jax.Array) -> jax.Array:
-  """Return the weighted mean direction of arrays [n, ...], with the weighted mean of their norms.
+  """Return the weighted mean direction of arrays [n, ...], scaled to the weighted mean of their norms.
 
   D = r u / |u|, r = sum_i w_i |D_i|, u = sum_i w_i D_i / |D_i|, for weights that sum to 1. If the directions
   cancel, so that u is 0 up to rounding, return the weighted mean.

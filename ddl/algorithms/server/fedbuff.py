@@ -18,7 +18,7 @@ WEIGHTS = ("polynomial", "constant")  # s(tau) = 1 / sqrt(1 + tau); s(tau) = 1
 class BufferedServer(NamedTuple):
   center: Tree  # z
   outer: optax.OptState
-  mean: Tree  # a, the weighted sum of the D in the buffer, over K
+  mean: Tree  # a, the weighted sum of the D in the buffer, divided by K
   count: jax.Array  # [] int32: number of D in the buffer
   version: jax.Array  # [] int32: number of outer steps
   pulled: jax.Array  # [workers] int32: the version of the last reply to each worker
@@ -37,14 +37,14 @@ def fedbuff(
   dylu: bool = False,
   workers: PositiveInt,
 ) -> ServerAlgorithm:
-  """Collect K workers' differences in a buffer, then apply their weighted sum over K with outer momentum (FedBuff).
+  """Collect K differences in a buffer, then apply their weighted sum, divided by K, with outer momentum (FedBuff).
 
   x_i <- x_i + inner(g); every H steps send D = z_pulled - x_i and set x_i <- z; at the server a <- a + s(tau) D / K,
   and at every K-th arrival m <- mu m + a, z <- z - e (a + mu m), a <- 0
 
   Nguyen et al. 2021, arXiv 2106.06639; weights, momentum and defaults as in Liu et al. 2024, arXiv 2401.09135. The
   staleness tau is the number of outer steps since the worker pulled. The sum is divided by K, not by the sum of the
-  weights. A worker continues from the current z, also if its D is still in the buffer. With outer momentum,
+  weights. A worker continues from the current z, even if its D is still in the buffer. With outer momentum,
   asynchronous workers need a rate e about ten times smaller than DiLoCo's 0.7. `fedbuff_with` takes any outer
   optimizer. A worker sends and receives one model per round. The evaluated model is z.
 

@@ -45,7 +45,7 @@ def halos(
   dylu: bool = True,
   workers: PositiveInt,
 ) -> ServerAlgorithm:
-  """Run asynchronous local SGD at a server per region, whose progress a global server collects (HALoS).
+  """Run asynchronous local SGD with a server per region, and merge the regions' progress at a global server (HALoS).
 
   x_i <- x_i + inner(g); every H steps send D = z_l,pulled - x_i and set x_i <- z_l; at the server of region l
   z_l <- DN(z_l, D); after K updates U = y_l - z_l, at the global server z <- DN(z, U), and on its return
@@ -54,9 +54,9 @@ def halos(
   Kim et al. 2025, arXiv 2506.04531. DN is the delayed Nesterov momentum of `async_local_sgd` with c = 0 and, as in the
   authors' code, rate e N: z <- z - e D, and at every N-th arrival z <- z - e (D + N b m). A region replies to a worker
   before it merges, and serves its workers while U and z are on the way. Changes of z_l during that time are not part of
-  U: the merge multiplies them by 1 - a, and the region never sends them. Workers i = l g..l g + g - 1 are in region l.
-  A worker sends and receives one model per round; between regions one model each way is sent per K updates, which
-  virtual time does not charge. The evaluated model is z.
+  U: the merge multiplies them by 1 - a, and the region never sends them. Worker i is in region l = floor(i / g). A
+  worker sends and receives one model per round. Every K + 2 `link` updates, a region also sends a model to the global
+  server and receives one; virtual time does not include these messages. The evaluated model is z.
 
   Args:
     inner: optimizer of each worker; its state stays local.
@@ -71,7 +71,7 @@ def halos(
     global_rate: rate of the global server per U (e_g).
     global_momentum: momentum of the global server (b_g).
     global_every: arrivals per momentum update of the global server (N_g).
-    link: time of a message between regions, one way, as a number of updates of the sending region.
+    link: time of a message between a region and the global server, one way, as a number of the region's updates.
     dylu: whether slower workers take fewer steps per exchange (see `ddl.algorithms.dylu`).
     workers: number of workers (p).
   """

@@ -4,7 +4,7 @@ import jax
 import optax
 
 from ddl.algorithms.collective.easgd import ALPHA
-from ddl.algorithms.server.async_easgd import async_easgd
+from ddl.algorithms.server.async_easgd import async_easgd, check_elastic_rate
 from ddl.api import Arrivals, LockFree, ServerAlgorithm, Spec, Taxonomy, Tree
 from ddl.ranges import ElasticRate, PositiveInt, checked
 
@@ -15,7 +15,8 @@ def hogwild_easgd(
 ) -> ServerAlgorithm:
   """Pull each worker and a center in shared memory towards each other, without a lock (Hogwild EASGD).
 
-  W <- W + inner(g) - alpha (W - Wb); Wb <- Wb + alpha (W - Wb)
+  W <- W + inner(g) - alpha (W - Wb); Wb <- Wb + alpha (W - Wb);
+  the terms with alpha only at the first of every tau steps of a worker
 
   You, Buluc, Demmel 2017, arXiv 1708.02983, section 5. W is the worker's model, Wb the center. Both updates use the
   same W - Wb, computed from the values of Wb that the worker has read. A worker reads Wb coordinate by coordinate
@@ -28,6 +29,7 @@ def hogwild_easgd(
     period: steps per exchange (tau).
     workers: number of workers (p); p alpha must be in 0..2.
   """
+  check_elastic_rate("hogwild_easgd", alpha, workers)
 
   def increment(message: Tree, seen: Tree) -> Tree:
     return jax.tree.map(lambda w, z: alpha * (w - z), message, seen)  # Wb <- Wb + alpha (W - Wb)

@@ -30,11 +30,11 @@ def rennala_sgd(
 
   a <- a + g if g was computed at z; at every B-th such g z <- z + inner(a / B), a <- 0; x_i <- z
 
-  Tyurin, Richtarik 2023, arXiv 2305.12387. A fast worker may contribute several gradients to the same sum. A worker
-  that computes while z changes finishes a gradient that is ignored, which also happens with equal speeds, as the first
-  workers pull before the update; with a bsp barrier and B = p this is synchronous SGD. The gradients are unbiased only
-  if all workers have the same distribution of data. A worker sends a gradient and receives a model per step. The
-  evaluated model is z.
+  Tyurin, Richtarik 2023, arXiv 2305.12387. A fast worker may contribute several gradients to the same sum. If z changes
+  while a worker computes a gradient, this gradient is ignored. This also happens if all workers have the same speed,
+  because the first workers to send a gradient receive z before its update. With a bsp barrier and B = p this is
+  synchronous SGD. The gradients are unbiased only if all workers have the same data distribution. A worker sends a
+  gradient and receives a model per step. The evaluated model is z.
 
   Args:
     inner: the server's optimizer, with one state for all workers; its schedules depend on the step of the worker that

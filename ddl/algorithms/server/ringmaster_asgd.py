@@ -27,12 +27,12 @@ def ringmaster_asgd(
 
   Args:
     inner: the server's optimizer, with one state for all workers; its schedules depend on the sending worker's step.
-    threshold: the delay from which on gradients are ignored (R); by default p, which workers of equal speed
-      reach only with jitter. The paper's optimum depends on the noise and the accuracy; the authors tune it over 1, 2,
-      4, 8, 16.
+    threshold: smallest delay with which a gradient is ignored (R); by default p, which workers of equal mean speed
+      reach only if their step times vary. The paper's optimum depends on the gradient noise and the target accuracy;
+      the authors tune it over 1, 2, 4, 8, 16.
     workers: number of workers (p).
   """
-  rule = staleness_aware_sgd(inner, workers=workers)  # the same versions, without dividing the step
+  rule = staleness_aware_sgd(inner, workers=workers)  # counts versions in the same way, but divides steps
 
   def serve(server: AwareServer, message: Tree, visit: Visit) -> tuple[AwareServer, Tree]:
     applies = server.version - server.pulled[visit.worker] < threshold  # delta < R

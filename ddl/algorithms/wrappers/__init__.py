@@ -1,1 +1,1 @@
-"""Wrappers: compressors of an algorithm's means, and SPARTA, which also averages parameters."""
+"""Wrappers of an algorithm: compressors of its means, and SPARTA, which adds averages of parameters."""

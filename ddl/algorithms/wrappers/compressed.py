@@ -1,4 +1,4 @@
-"""Compress the means and sums of an algorithm; the compressors' error-feedback memories are part of its state."""
+"""Compress the means and sums of an algorithm, whose state then also contains the compressor's memories."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -19,7 +19,7 @@ class Compressor(NamedTuple):
   name: str  # the wrapper's name
   init: Callable[[list[Any], Any], Tree]  # (arrays, key) -> memory; uses only shapes and types of the arrays
   mean: Callable[[Group, list[Any], Tree], tuple[list[Any], Tree]]  # (group, arrays, memory) -> (mean, memory)
-  models: Callable[[int], bool] = lambda size: False  # parameters of a model -> is its compressed mean accurate?
+  models: Callable[[int], bool] = lambda size: False  # parameters per model -> whether means of models are accurate
 
 
 def unsent(arrays: Sequence[Any]) -> tuple[jax.Array | None, ...]:
@@ -116,7 +116,7 @@ def compressed(algorithm: Algorithm, compressor: Compressor) -> Algorithm:
 
   Raises:
     ValueError: from `init`, if the algorithm uses other collectives, is already compressed, or averages the params
-      themselves with a compressor that is not accurate for models.
+      themselves with a compressor that is not accurate for models; also if workers are absent.
   """
 
   def init(group: Group, params: Tree, key: Any) -> CompressedState:
@@ -126,7 +126,7 @@ def compressed(algorithm: Algorithm, compressor: Compressor) -> Algorithm:
 
     def memory(fn: Callable[..., Tree], *args: Tree) -> tuple[tuple[Tree, ...], Tree]:
       tracing, memory_key = _Tracing(group, compressor.name), next(keys)
-      result = fn(tracing, *args)  # called with arrays, not shapes: memories must vary over the workers as they do
+      result = fn(tracing, *args)  # not jax.eval_shape: the memories must vary over the workers in JAX's types
       averaged.update(id(x) for arrays in tracing.arrays for x in arrays)
       return tuple(compressor.init(x, jax.random.fold_in(memory_key, i)) for i, x in enumerate(tracing.arrays)), result
 
@@ -138,8 +138,8 @@ def compressed(algorithm: Algorithm, compressor: Compressor) -> Algorithm:
       merge.append(memory(exchange.merge, message, state, params)[0])
     if averaged & model.keys() and not compressor.models(sum(model.values())):
       raise ValueError(
-        f"{compressor.name}.algorithm must average gradients or differences, got one that averages models. Replace "
-        "local_sgd by diloco with outer_learning_rate=1 and outer_momentum=0, which is equivalent."
+        f"{compressor.name}.algorithm must average gradients or differences, got one that averages models. "
+        "For example, replace local_sgd by diloco with outer_learning_rate=1 and outer_momentum=0, which is equivalent."
       )
     return CompressedState(state, ErrorFeedbackState(local, tuple(launch), tuple(merge)))
 
@@ -171,6 +171,6 @@ def compressed(algorithm: Algorithm, compressor: Compressor) -> Algorithm:
 
 
 def regrouped(algorithm: Algorithm) -> Callable[[Tree], Tree] | None:
-  """Return `regroup` of a wrapper whose state holds the algorithm's state as `algorithm`."""
+  """Return `regroup` for a wrapper whose state has a field `algorithm`, or None if the algorithm has no `regroup`."""
   regroup = algorithm.regroup
   return regroup and (lambda state: state._replace(algorithm=regroup(state.algorithm)))

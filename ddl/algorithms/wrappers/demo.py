@@ -21,19 +21,19 @@ def demo(
 ) -> Algorithm:
   """Keep the momentum local and send only its strongest frequencies (DeMo).
 
-  mean(g) becomes IDCT(q); m_i <- beta m_i + g_i; q_i = the k largest DCT coefficients of each chunk of m_i;
-  m_i <- m_i - IDCT(q_i); q = for each coefficient, the mean over the workers that sent it
+  mean(g) becomes IDCT(q); m_i <- beta m_i + g_i; q_i = the k DCT coefficients of each chunk of m_i that are largest in
+  magnitude; m_i <- m_i - IDCT(q_i); q = the mean of each coefficient over the workers that sent it
 
-  Peng, Quesnelle, Kingma 2024, arXiv 2411.19870. k values and k uint16 indices per chunk are gathered from all workers.
-  The paper's step, x <- (1 - eta wd) x - eta sign(mean), is left to the optimizer: `optax.sign_sgd`. The authors' code
-  adds eta g_i to the momentum. A constant eta has no effect, because it only scales q, and the step uses only signs. As
-  in that code, a chunk has along each axis the largest divisor of the axis up to `chunk` as its length, the DCT is
-  orthonormal, an array [..., m] is treated as the matrix [n, m], and small arrays are also sent this way, although they
-  take more bytes than their mean.
+  Peng, Quesnelle, Kingma 2024, arXiv 2411.19870. All workers gather k values and k uint16 indices per chunk from each
+  worker. The optimizer takes the paper's step, x <- (1 - eta wd) x - eta sign(mean); without weight decay it is
+  `optax.sign_sgd`. The authors' code adds eta g_i instead of g_i to the momentum; a constant eta makes no difference,
+  because it only scales q, and the step uses only signs. As in that code, the DCT is orthonormal, an array [..., m] is
+  treated as the matrix [n, m], and the length of a chunk along each axis is the axis length's largest divisor that is
+  at most `chunk`. Small arrays are also sent as coefficients, although these take more bytes than an uncompressed mean.
 
   Args:
-    algorithm: a collective algorithm that uses only means and sums, of gradients or differences; with models the
-      momentum would be a sum of models.
+    algorithm: a collective algorithm that uses only means and sums, of gradients or differences; means of models are
+      rejected, because m_i would be a sum of models.
     decay: decay of each worker's momentum (beta); 0.999 in the paper.
     kept: coefficients sent per chunk (k); 32 in the paper.
     chunk: maximum length of a chunk along each axis (s); 64 in the paper.
@@ -62,7 +62,7 @@ def demo(
 
 
 class _Transform:
-  """The orthonormal DCT of an array, in chunks."""
+  """The orthonormal DCT of each chunk of an array."""
 
   def __init__(self, x: Any, chunk: int):
     self.dtype, self.wide, self.chunks = x.dtype, wide(x.dtype), Chunks(x.shape, chunk)
@@ -77,7 +77,7 @@ class _Transform:
     return self.chunks.join(self._apply("ckl,ka,lb->cab", coefficients)).astype(self.dtype)
 
   def received(self, message: Sparse) -> Sparse:
-    """Return a message as it is computed with: values in at least 32 bits, places as int32."""
+    """Convert a message to the types used in computations: values in at least 32 bits, places as int32."""
     return Sparse(message.values.astype(self.wide), message.places.astype(jnp.int32))
 
   def _apply(self, rule: str, chunks: jax.Array) -> jax.Array:

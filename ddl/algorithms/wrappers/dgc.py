@@ -12,12 +12,12 @@ from ddl.group import Group
 from ddl.precision import wide
 from ddl.ranges import Momentum, NonNegativeFloat, NonNegativeInt, Share, checked, is_set
 
-STAGES = 5  # of the warm-up; the last one already has the final share
+STAGES = 5  # of the warm-up; the last stage already has the final share and does not end
 MOMENTA = {"trace", "mu", "m", "ema"}  # fields of optax states that hold a momentum
 
 
 class DGCMemory(NamedTuple):
-  """The memory of one array, of this worker."""
+  """This worker's memory of one array."""
 
   momentum: jax.Array  # u_i
   unsent: jax.Array | None  # v_i; None for an array that is sent whole
@@ -38,28 +38,28 @@ def dgc(
   clip_norm: NonNegativeFloat = 0.0,
   stage_steps: NonNegativeInt = 0,
 ) -> Algorithm:
-  """Send only the largest values of the summed momenta, and clear both where they are sent (deep gradient compression).
+  """Send only the largest values of each worker's accumulated momentum (deep gradient compression).
 
   mean(g) becomes (1/p) sum_i s_i; u_i <- r u_i + g_i; v_i <- v_i + u_i; s_i = the k largest of v_i in magnitude;
   v_i <- 0 and u_i <- 0 where v_i was sent
 
-  Lin, Han, Mao, Wang, Dally 2017, arXiv 1712.01887. Unsent values carry their momentum, so the wrapper has the only
-  momentum: it rejects optimizers with a momentum of their own. As in the authors' code, only arrays with two or more
-  axes are compressed, per array; u_i of the others is sent whole. Here the k largest values are exact, not estimated
-  from a sample. s_i is sent as in `topk`, as k values and k int32 indices, which all workers gather.
+  Lin, Han, Mao, Wang, Dally 2017, arXiv 1712.01887. The wrapper applies momentum before it compresses, so it rejects
+  optimizers with a momentum of their own. As in the authors' code, each array with two or more axes is compressed
+  separately; u_i of other arrays is sent whole. Here the k largest values are determined exactly; the paper estimates
+  them from a sample. s_i is sent as in `topk`, as k values and k int32 indices, which all workers gather.
 
   For arrays with two or more axes, a share of 1 with masking is plain SGD, because all momentum is cleared; without
-  masking it is SGD with momentum. Weight decay in the optimizer has no momentum.
+  masking, it is SGD with momentum. The optimizer's weight decay is not part of the momentum.
 
   Args:
     algorithm: a collective algorithm that averages only gradients, in its local step, and has no exchanges, such as
-      `sync_sgd` of SGD without momentum.
+      `sync_sgd` with SGD without momentum.
     share: share of each array's values to send, k = max(1, round(share n)); 0.001 in the paper.
     momentum: momentum of each worker (r).
     masking: whether to clear u_i where v_i is sent (momentum factor masking).
     clip_norm: limits the global norm of each worker's gradient to clip_norm / sqrt(p); 0: no clipping.
     stage_steps: steps per stage of the warm-up; 0: no warm-up. Stage e = 1..4 sends share^(e/5) of the values (0.25,
-      0.063, 0.016, 0.004 for 0.001), and all later steps `share`; a stage is an epoch in the paper.
+      0.063, 0.016, 0.004 for a share of 0.001), and all later steps send `share`. In the paper, a stage is an epoch.
   """
   clips = is_set(clip_norm)
 
@@ -98,11 +98,15 @@ def dgc(
 
   def checked_init(group: Group, params: Tree, key: Any) -> Tree:
     if not algorithm.exchanges and (states := momenta(algorithm.init(group, params, key))):
-      condition = "must have an optimizer without momentum, which the wrapper has"
-      raise ValueError(f"dgc.algorithm {condition}, got {', '.join(states)}. Use SGD with momentum None.")
+      condition = "must have an optimizer without momentum (the wrapper applies its own)"
+      advice = "Use SGD without momentum (momentum=None in optax)."
+      raise ValueError(f"dgc.algorithm {condition}, got {', '.join(states)}. {advice}")
     state = final.init(group, params, key)
     if algorithm.exchanges:
-      raise ValueError("dgc.algorithm must average only gradients (as sync_sgd does), got one with exchanges.")
+      raise ValueError(
+        "dgc.algorithm must average only gradients, and only in its local step (as sync_sgd does), got an algorithm "
+        "with nonempty `exchanges`."
+      )
     return state
 
   if not stage_steps:

@@ -17,7 +17,7 @@ class EF21Memory(NamedTuple):
 
   own: jax.Array  # h_i, of this worker
   mean: jax.Array  # h = (1/p) sum_i h_i, equal on all workers
-  momentum: Any  # (v_i, whether it is not empty []) of this worker; () without momentum
+  momentum: Any  # (v_i, whether v_i is set: [] bool) of this worker; () without momentum
 
 
 @checked
@@ -28,11 +28,12 @@ def ef21(algorithm: Algorithm, *, share: Share = 0.01, momentum: Momentum = 0.9)
   h <- h + (1/p) sum_i c_i
 
   Richtarik, Sokolov, Fatkhullin 2021, arXiv 2106.05203 (EF21, a = 0); Fatkhullin, Tyurin, Richtarik 2023,
-  arXiv 2305.15155 (EF21-SGDM). h = (1/p) sum_i h_i always holds. Without momentum, EF21 needs large batches: with a
-  constant compression error, it does not average the noise of small ones. v_i starts at the first x_i, and h_i at 0,
-  where the papers may send the first x_i whole. The learning rate is not part of the memory, so schedules are safe. c_i
-  is sent as in `topk`, as k values and k int32 indices, which all workers gather. x_i must be a gradient or a
-  difference. The compressor must be a contraction, as top-k is; random rounding without bias is not.
+  arXiv 2305.15155 (EF21-SGDM). h = (1/p) sum_i h_i always holds. Without momentum, EF21 needs large batches, because it
+  does not average out the noise of small ones. v_i starts as the first x_i, and h_i as 0; in the papers, h_i may also
+  start as the first x_i, which is then sent whole. The memory does not contain the learning rate, so schedules do not
+  distort it. c_i is sent as in `topk`, as k values and k int32 indices, which all workers gather. x_i must be a
+  gradient or a difference. EF21 needs a compressor that is a contraction, such as top-k; unbiased random rounding is
+  not.
 
   Args:
     algorithm: a collective algorithm that uses only means and sums, with an optimizer without momentum if a > 0.

@@ -20,8 +20,8 @@ def fp8(algorithm: Algorithm, *, format: str = "e4m3", block: PositiveInt = 512)
   mean(x) becomes Q((1/p) sum_i Q(x_i)); scale = max|v| / c; Q(v) = scale q floor(v / (scale q) + u), u uniform in 0..1,
   c the format's largest number, q the spacing of its numbers at v / scale
 
-  Formats of Micikevicius et al. 2022, arXiv 2209.05433: e4m3 has a 3-bit mantissa and the range 2^-9 to 448, e5m2 a
-  2-bit mantissa and the range 2^-16 to 57344. The all-reduce is that of `int8`.
+  Formats of Micikevicius et al. 2022, arXiv 2209.05433: e4m3 has a 3-bit mantissa and magnitudes from 2^-9 to 448, e5m2
+  a 2-bit mantissa and magnitudes from 2^-16 to 57344. The all-reduce is that of `int8`.
 
   Args:
     algorithm: a collective algorithm that uses only means and sums.

@@ -53,7 +53,7 @@ def powersgd(algorithm: Algorithm, *, rank: PositiveInt = 2) -> Algorithm:
     for i in m:
       whole[i] = m[i] @ memory[i].q  # M_i Q
     out = group.mean(whole)
-    p = {i: orthonormal(out[i]) for i in m}  # P = (1/p) sum_i M_i Q, orthonormalised
+    p = {i: orthonormal(out[i]) for i in m}  # P = (1/p) sum_i M_i Q, orthonormalized
     q = group.mean({i: m[i].T @ p[i] for i in m})  # Q <- (1/p) sum_i M_i^T P
     for i in m:
       low = p[i] @ q[i].T  # P Q^T

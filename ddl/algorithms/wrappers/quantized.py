@@ -1,4 +1,4 @@
-"""The quantized all-reduce of `int8` and `fp8`: blocks of a vector with a scale each, and stochastic rounding.
+"""The quantized all-reduce of `int8` and `fp8`, which stochastically rounds the blocks of a vector, each with a scale.
 
 Let v be a block, c the largest number of the code, and R(y) the random choice between the numbers of the code just
 below and above y with E R(y) = y:

@@ -29,7 +29,7 @@ def randomk(algorithm: Algorithm, *, share: Share = 0.01) -> Algorithm:
   the difference between a worker's model and the center z. This difference is not reset after it is sent, so the error
   memory accumulates it. With a share c = k / n and m workers that pull z in an exchange, z diverges in mean square if
   m alpha > 2 c / (2 - c), for small alpha and without gradients; if z has momentum mu, as in `sma`, the limit is
-  smaller by a factor of about 1 - mu.
+  multiplied by about 1 - mu.
 
   Args:
     algorithm: a collective algorithm that uses only means and sums.

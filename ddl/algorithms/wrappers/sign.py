@@ -20,8 +20,7 @@ def sign(algorithm: Algorithm, *, momentum: Momentum = 0.0) -> Algorithm:
 
   Bernstein et al. 2018, arXiv 1802.04434 and 1810.05291. Worker j acts as the papers' server for slice j: it receives 1
   bit per value from each worker, counts the votes and sends 1 bit per value back. As in the authors' code, zeros count
-  as +1, and a tie is +1. As the algorithm's optimizer use SGD without momentum, with a learning rate of the size used
-  for Adam.
+  as +1, and a tie is +1. As the algorithm's optimizer, use SGD without momentum, with a learning rate as for Adam.
 
   Args:
     algorithm: a collective algorithm that averages only gradients, in its local step: a vote has no magnitude.
@@ -43,7 +42,8 @@ def sign(algorithm: Algorithm, *, momentum: Momentum = 0.0) -> Algorithm:
     state = voting.init(group, params, key)
     if any(state.memory.launch) or any(state.memory.merge):
       raise ValueError(
-        "sign.algorithm must average only gradients (as sync_sgd does), got one with means in launch or merge."
+        "sign.algorithm must average only gradients, and only in its local step (as sync_sgd does), got an algorithm "
+        "that averages in its `exchanges`."
       )
     return state
 

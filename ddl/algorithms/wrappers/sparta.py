@@ -20,7 +20,7 @@ class SpartaState(NamedTuple):
 def sparta(algorithm: Algorithm, *, share: Share = 0.005) -> Algorithm:
   """Average a small random share of the parameters after every step (SPARTA).
 
-  x_i[J] <- (1/p) sum_j x_j[J] after every step, between the algorithm's delayed merges and its other exchanges
+  x_i[J] <- (1/p) sum_j x_j[J] in every step, after the algorithm merges delayed messages and before its other exchanges
 
   Beton et al. 2025, exo labs (openreview stFPf3gzq1). J is k indices per array, which all workers draw from one seed;
   only values are sent. The authors draw each index independently and broadcast a mask; here the number of indices is

@@ -17,7 +17,7 @@ def topk(algorithm: Algorithm, *, share: Share = 0.01) -> Algorithm:
 
   Stich, Cordonnier, Jaggi 2018, arXiv 1809.07599. s_i is sent as k values and k int32 indices, which all workers
   gather. This takes fewer bytes than an all-reduce only if the share is below about 1 / p. x_i must be a gradient or a
-  difference: of a model, most values would be omitted.
+  difference; if it were a model, most of its values would be omitted.
 
   Args:
     algorithm: a collective algorithm that uses only means and sums.

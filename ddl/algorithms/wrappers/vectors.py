@@ -1,4 +1,4 @@
-"""Build compressors that act on one vector, the concatenation of an algorithm's arrays; exchange its slices."""
+"""Build compressors of the vector that concatenates an algorithm's arrays, and exchange slices of this vector."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,9 +19,9 @@ def of_vector(
   mean: Callable[[Group, jax.Array, Tree], tuple[jax.Array, Tree]],
   models: Callable[[int], bool],
 ) -> Compressor:
-  """Build a compressor of lists of arrays from functions of one vector.
+  """Build a compressor for lists of arrays from functions that act on one vector.
 
-  The vector has the widest type of the arrays, at least 32 bits. Integer and empty arrays are not changed.
+  The vector has the widest type of the arrays, at least 32 bits. Integer and empty arrays are averaged uncompressed.
 
   Args:
     init: (vector [n], key) -> memory.
@@ -52,7 +52,7 @@ def of_vector(
 
 
 def all_to_all(group: Group, tree: Tree) -> Tree:
-  """Send row j of each array [p, ...] to worker j; row d of the result is from the worker d ranks lower.
+  """Send row j of each array [p, ...] to worker j; row d of the result comes from the worker d ranks lower.
 
   Each worker sends p - 1 messages, one per distance d > 0, each with 1/p of the tree.
   """
@@ -65,9 +65,10 @@ def all_to_all(group: Group, tree: Tree) -> Tree:
 
 
 def negative_signs(group: Group, vector: jax.Array) -> jax.Array:
-  """Send 1 bit per value of a vector [n] to the owner of its strip; count the workers with a negative value.
+  """Count the workers with a negative value at each place of this worker's strip of a vector [n]: [s] int32.
 
-  A strip has s = 8 ceil(n / 8p) values; worker j owns values j s to (j + 1) s - 1, and receives their counts [s] int32.
+  Each worker sends 1 bit per value to the owner of the value's strip. A strip has s = 8 ceil(n / (8 p)) values; worker
+  j owns values j s to (j + 1) s - 1.
   """
   workers = group.size()
   strip = -(-vector.size // (8 * workers))  # bytes
@@ -77,7 +78,7 @@ def negative_signs(group: Group, vector: jax.Array) -> jax.Array:
 
 
 def majority(group: Group, vector: jax.Array) -> jax.Array:
-  """Return the sign of most workers for each value, with 1 bit per value in each direction; zeros and ties are +1."""
+  """Return the majority's sign of each value, with 1 bit per value in each direction; zeros and ties count as +1."""
   negative = jnp.packbits(2 * negative_signs(group, vector) > group.size())
   return 1 - 2 * jnp.unpackbits(group.gather(negative).reshape(-1))[: vector.size].astype(vector.dtype)
 
