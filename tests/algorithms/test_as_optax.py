@@ -224,7 +224,7 @@ def test_the_consensus_inside_another_transformation(x64):
 @pytest.mark.parametrize("count", [0, 2])
 def test_consensus_needs_one_state(count):
   state = jax.vmap(transformation("easgd").init, axis_name="w")(jnp.zeros((8, 3)))
-  with pytest.raises(ValueError, match=rf"state must be .*, got one with {count}"):
+  with pytest.raises(ValueError, match=rf"state must be .*, got {count} such states\."):
     consensus((optax.EmptyState(),) + (state,) * count, jnp.zeros((8, 3)))
 
 

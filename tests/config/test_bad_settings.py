@@ -80,7 +80,8 @@ def test_type_of_a_key_depends_on_the_factory():
   assert keyword_arguments("model", section_of("model", name="lenet", hidden=32))["hidden"] == 32
   refused(
     lambda: keyword_arguments("model", section_of("model", name="mlp", hidden="a,b")),
-    "a tuple of items, each an integer (int) with model 'mlp', got 'a,b'", "None for its default, (64, 64).", option="config.model.hidden",
+    "a tuple of items, each an integer (int) with model 'mlp', got 'a,b'", "None for its default, (64, 64).",
+    option="config.model.hidden",
   )  # fmt: skip
 
 

@@ -135,7 +135,7 @@ def test_a_checkpoint_resumes_on_other_devices_and_members(x64, tmp_path, name, 
   "sharding, rules, words",
   [
     ("tensor", {}, r"sharding must be one of fsdp \(the rules of this model\), got 'tensor'"),
-    ("mine", {"mine": Rules(params=(("kernel", PartitionSpec(None, MEMBER)),))}, "Valid numbers: 1, 3, 9."),
+    ("mine", {"mine": Rules(params=(("kernel", PartitionSpec(None, MEMBER)),))}, "members must be one of 1, 3, 9 "),
     ("mine", {"mine": Rules(params=(("bias", PartitionSpec(None, MEMBER)),))}, "the parameter has shape [9]"),
   ],
 )
