@@ -112,7 +112,7 @@ SERVERS = {  # (changes of asynchronous SGD, error)
                r"init must return \(worker state, server, reply\), got a dict with the keys '[aD]\w*', '[bD]\w*'\."),
   "local none": ({"local": lambda d, s, p: None}, r"local must return \(params, state\), got None\."),
   "request none": ({"request": lambda s, p: None}, r"serve failed \(ValueError: "),
-  "request text": ({"request": lambda s, p: "x"}, r"request must return arrays, got 'x'"),
+  "request text": ({"request": lambda s, p: "x"}, r"request must return arrays, got 'x'\."),
   "serve one": ({"serve": lambda s, m, v: 3}, r"serve must return \(server, reply\), got 3\."),
   "serve server": ({"serve": lambda s, m, v: (None, m)}, "serve must return server with the structure"),
   "serve reply": ({"serve": lambda s, m, v: (s, cut(m))}, r"serve must return reply\['a'\] as float32\[2, 3\]"),

@@ -27,7 +27,7 @@ MAY_IMPORT = {  # package of ddl -> packages that it may import, in the order of
   "as_optax": {"api", "contract", "errors", "group", "group_recorder", "schedule"},
   "elementwise": {"api", "precision"},
   "algorithms": {"api", "elementwise", "files", "group", "precision", "ranges"},
-  "models": {"api", "errors", "memory", "names", "ranges", "precision", "sharding"},
+  "models": {"api", "errors", "memory", "ranges", "precision", "sharding"},
   "data": {"api", "errors", "files", "memory", "ranges"},
   "events": LEAVES,
   "perf": LEAVES | {"events"},

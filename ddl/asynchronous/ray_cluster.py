@@ -40,7 +40,7 @@ from ddl.asynchronous.ray_supervisor import RaySupervisor, Watch, answers
 from ddl.asynchronous.ray_worker import Make, RayWorker
 from ddl.contract import of_server
 from ddl.errors import OptionError
-from ddl.events.barriers import Bounded, LiveBarrier
+from ddl.events.barriers import Bounded, LiveBarrier, check_round_robin
 from ddl.events.record import Events
 from ddl.precision import ravel
 
@@ -182,9 +182,8 @@ class RayCluster:
     self.ray = require(local=address is None)
     for name, value, least in ("workers", workers, 1), ("shards", shards, 1), ("checkpoint_every", checkpoint_every, 0):
       ranges.check(name, value, ranges.integers(least))
-    if algorithm.arrivals.round_robin and barrier.bound != np.inf:
-      bounded = f"a barrier with bound {barrier.bound:g}"
-      raise OptionError("config.barrier.name", "asp if workers arrive in round-robin order", bounded)
+    if algorithm.arrivals.round_robin:
+      check_round_robin(barrier)
     LiveBarrier(barrier, workers=workers, seed=seed)
     self.algorithm, self.make, self.workers, self.count, self.barrier = algorithm, make, workers, shards, barrier
     self.folder, self.every, self.seed = Path(folder).absolute(), checkpoint_every, seed

@@ -26,7 +26,7 @@ from ddl.contract import of_model, of_server
 from ddl.engine.consensus import Consensus, NotFinite, Progress, agree
 from ddl.engine.local_step import make_local_step
 from ddl.errors import OptionError
-from ddl.events.barriers import Barrier, Quorum
+from ddl.events.barriers import Barrier, Quorum, check_round_robin, describe
 from ddl.events.cluster import worker_periods
 from ddl.events.operations import Operations
 from ddl.events.record import Events, VisitRow
@@ -58,11 +58,10 @@ class Threads:
     step_times: mean step times of the workers, for `ServerAlgorithm.periods`; by default, all are equal.
     """
     if isinstance(barrier, Quorum):
-      value, advice = "a quorum (backup or cutoff)", "Threads cannot drop late messages."
-      raise OptionError("config.barrier.name", "asp, bsp, ssp or psp with threads", value, advice)
-    if algorithm.arrivals.round_robin and barrier.bound != np.inf:
-      value = f"a barrier with bound {barrier.bound:g}"
-      raise OptionError("config.barrier.name", "asp if workers arrive in round-robin order", value)
+      advice = "Threads cannot drop late messages."
+      raise OptionError("config.barrier.name", "asp, bsp, ssp or psp with threads", describe(barrier), advice)
+    if algorithm.arrivals.round_robin:
+      check_round_robin(barrier)
     ranges.check("workers", workers, ranges.integers(1))
     ranges.check("blocks", algorithm.arrivals.blocks, ranges.integers(0))
     devices, model = jax.local_devices(), of_model(model)

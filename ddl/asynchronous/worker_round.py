@@ -23,7 +23,7 @@ class Worker(NamedTuple):
 
 
 def first_step(delay: int, round_: Any, period: Any) -> Any:
-  """Return the first step of the round before a worker's visit number `round_` (from 0); negative if there is none."""
+  """Return the first step of the round before a worker's visit `round_` (from 0); negative if no round precedes it."""
   return (round_ - 1 if delay else round_) * period
 
 

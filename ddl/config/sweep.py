@@ -53,9 +53,7 @@ class Sweep:
     if len(set(self.seeds)) < len(self.seeds):
       raise OptionError("config.sweep.seeds", "distinct seeds", self.seeds)
     named("config.sweep.sampler", dict.fromkeys(SAMPLERS), self.sampler)
-    late = [
-      experiment.eval_every for experiment in self.experiments.values() if experiment.eval_every >= experiment.steps
-    ]
+    late = [e.eval_every for e in self.experiments.values() if e.eval_every >= e.steps]
     if self.pruning and late:
       condition = "less than config.steps with config.sweep.pruning"
       raise OptionError("config.eval_every", condition, late[0], "Pruning needs evaluations before the last step.")

@@ -127,7 +127,8 @@ def open_tokens(file: Path, declared: str | None, vocabulary: int) -> TokenFile:
       raise OptionError(f"size of {file}", condition, f"{nbytes:,}", advice)
     return TokenFile(file, dtype, HEADER, count)
   dtype = np.dtype(declared or TYPES[0])
-  expected = f"{dtype} ({f'as declared in {META}' if declared else 'the default'})"
+  origin = f"as declared in {META}" if declared else "the default"
+  expected = f"{dtype} ({origin})"
   index = file.with_suffix(".idx")  # of Megatron
   if index.is_file():
     with index.open("rb") as opened:

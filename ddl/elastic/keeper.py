@@ -118,7 +118,7 @@ class ProcessGroup:
 
   @property
   def reference(self) -> int:
-    """Return the index in `ranks` of the first survivor, with which the others are compared; 0 if there is none."""
+    """Return the index in `ranks` of the first survivor, with which the others are compared; 0 without survivors."""
     return self.ranks.index((self.survivors or self.ranks)[0])
 
   @property

@@ -143,6 +143,17 @@ class Quorum(NamedTuple):
 Barrier = Bounded | Quorum
 
 
+def describe(barrier: Barrier) -> str:
+  """Describe the kind of a barrier, for errors."""
+  return "a quorum (backup or cutoff)" if isinstance(barrier, Quorum) else f"a barrier with bound {barrier.bound:g}"
+
+
+def check_round_robin(barrier: Bounded) -> None:
+  """Raise OptionError if workers may wait at a barrier, because round-robin arrivals determine who is next."""
+  if barrier.bound != math.inf:
+    raise OptionError("config.barrier.name", "asp if workers arrive in round-robin order", describe(barrier))
+
+
 def asp() -> Barrier:
   """Asynchronous parallel: no worker waits."""
   return Bounded(math.inf)

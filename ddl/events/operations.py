@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ddl.errors import OptionError
-from ddl.events.barriers import Barrier, Quorum
+from ddl.events.barriers import Barrier, Quorum, describe
 from ddl.events.cluster import Rule
 from ddl.events.record import Events, known
 
@@ -56,9 +56,10 @@ def operations(algorithm: Rule, events: Events, *, workers: int, barrier: Barrie
   if blocks and not rule:
     raise OptionError("arrivals.blocks", "0 for an algorithm without a lock-free rule", blocks)
   if quorum and algorithm.read is None:
-    value = "a quorum (backup or cutoff)"
     advice = "Use a quorum only with an algorithm that starts each round from the server's reply, such as async_sgd."
-    raise OptionError("config.barrier.name", "asp, bsp, ssp or psp for an algorithm without `read`", value, advice)
+    raise OptionError(
+      "config.barrier.name", "asp, bsp, ssp or psp for an algorithm without `read`", describe(barrier), advice
+    )
   if blocks < 0 or (quorum and blocks):
     raise OptionError("arrivals.blocks", "0 with a backup or cutoff barrier" if quorum else ">= 0", blocks)
   index = np.arange(len(events.worker))

@@ -7,7 +7,7 @@ import numpy as np
 
 from ddl import memory
 from ddl.errors import OptionError
-from ddl.events.barriers import Barrier, Bounded, LiveBarrier, Quorum, Round, asp
+from ddl.events.barriers import Barrier, Bounded, LiveBarrier, Quorum, Round, asp, check_round_robin, describe
 from ddl.events.cluster import Rule, Seconds, VirtualCluster, VisitOrder, Work, draw_peers, worker_periods
 from ddl.events.operations import Operations, operations
 from ddl.events.record import ROW, TYPES, Events, VisitRow, make_events
@@ -132,12 +132,10 @@ def schedule(cluster: VirtualCluster, arrivals: VisitOrder, *, num_visits: int, 
     raise OptionError("arrivals.blocks", ">= 0", arrivals.blocks)
   with np.errstate(over="ignore"):  # checked below
     if isinstance(barrier, Quorum):
-      _check_quorum(cluster.delay, arrivals)
+      _check_quorum(barrier, cluster.delay, arrivals)
       rows = quorum_rounds(cluster, barrier, num_visits=num_visits)
     elif arrivals.order == "round_robin":
-      if barrier.bound != np.inf:
-        bound = f"a barrier with bound {barrier.bound:g}"
-        raise OptionError("config.barrier.name", "asp if workers arrive in round-robin order", bound)
+      check_round_robin(barrier)
       rows = round_robin(cluster, num_visits=num_visits)
     else:
       rows = first_come(cluster, barrier, num_visits=num_visits, seed=seed, lock_free=arrivals.blocks > 0)
@@ -150,7 +148,7 @@ def schedule(cluster: VirtualCluster, arrivals: VisitOrder, *, num_visits: int, 
   return events._replace(peer=draw_peers(events.worker, events.round, workers=workers, arrivals=arrivals, seed=seed))
 
 
-def _check_quorum(delay: int, arrivals: VisitOrder) -> None:
+def _check_quorum(barrier: Quorum, delay: int, arrivals: VisitOrder) -> None:
   conflicts = {
     f"a delay of {delay}": delay,
     "exchanges between peers": arrivals.peers != "none",
@@ -159,8 +157,7 @@ def _check_quorum(delay: int, arrivals: VisitOrder) -> None:
   }
   for conflict, present in conflicts.items():
     if present:
-      condition = f"one of asp, bsp, ssp, psp with {conflict}"
-      raise OptionError("config.barrier.name", condition, "a barrier that waits for a quorum (backup or cutoff)")
+      raise OptionError("config.barrier.name", f"asp, bsp, ssp or psp with {conflict}", describe(barrier))
 
 
 def first_come(

@@ -50,7 +50,7 @@ def mlp(meta: Mapping[str, Any], *, hidden: tuple[PositiveInt, ...] = (64, 64), 
 
   Raises ValueError for text, for more than 1000 hidden layers, or if the layers do not fit into memory.
   """
-  return _split("mlp", _MLP(meta["num_outputs"], tuple(hidden), dropout), meta, hidden=len(hidden))
+  return _split("mlp", _MLP(meta["num_outputs"], tuple(hidden), dropout), meta, "len(mlp.hidden)", len(hidden))
 
 
 @checked
@@ -61,18 +61,18 @@ def cd_dnn(meta: Mapping[str, Any], *, width: PositiveInt = 2048, layers: Positi
   hidden layers, or if the layers do not fit into memory.
   """
   hidden = (width,) * min(layers, MOST_LAYERS + 1)  # more layers are an error
-  return _split("cd_dnn", _MLP(meta["num_outputs"], hidden, activation=nn.sigmoid), meta, layers=layers)
+  return _split("cd_dnn", _MLP(meta["num_outputs"], hidden, activation=nn.sigmoid), meta, "cd_dnn.layers", layers)
 
 
-def _split(name: str, module: _MLP, meta: Mapping[str, Any], **layers: int) -> Model:
+def _split(name: str, module: _MLP, meta: Mapping[str, Any], option: str, layers: int) -> Model:
   """Check the size of an MLP and build its model, with sharding rules that split the layers over a worker's devices.
 
-  layers: see `require_size`.
+  option, layers: see `require_size`.
   """
   require(name, meta)
   widths = [math.prod(meta["shape"]), *module.hidden, module.outputs]
   parameters = sum((before + 1) * after for before, after in pairwise(widths))
-  require_size(name, parameters, **layers)
+  require_size(option, layers, parameters)
   names = [f"Dense_{i}" for i in range(len(module.hidden) + 1)]
   rules = {"tensor": pairs(names), "hybrid": columns(names, batch=WHOLE)}
   return from_flax(module, meta, dense=True)._replace(rules=rules)

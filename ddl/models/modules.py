@@ -12,7 +12,6 @@ from ddl import memory
 from ddl.api import Model, Tree, channels_first
 from ddl.errors import OptionError
 from ddl.models.supervised import example, supervised
-from ddl.names import pluralize
 
 MOST_LAYERS = 1000  # deeper networks take an hour to trace and compile
 
@@ -88,20 +87,17 @@ def recomputed(block: type[linen.Module]) -> Any:
   return linen.remat(block, static_argnums=(2,))
 
 
-def require_size(name: str, parameters: int, **layers: int) -> None:
+def require_size(option: str, layers: int, parameters: int) -> None:
   """Raise ValueError if a network does not fit into memory or is too deep; this check does not trace the network.
 
   Args:
-    name: the model's name, for errors.
+    option: what determines the number of layers, for errors, such as "gpt2.layers".
+    layers: its value, at most MOST_LAYERS.
     parameters: a lower bound on the number of parameters, in float32.
-    layers: exactly one keyword argument: the number of layers (or blocks), at most MOST_LAYERS, under the name of the
-      setting that determines it.
   """
-  ((key, count),) = layers.items()
-  size = pluralize(count, "hidden layer") if key == "hidden" else f"{key}={count}"
-  memory.require(4 * parameters, f"{name} with {size} ({parameters:,} parameters)")
-  if count > MOST_LAYERS:
-    raise OptionError(f"{name}.{key}", f"at most {MOST_LAYERS}{' layers' * (key == 'hidden')}", count)
+  memory.require(4 * parameters, f"a network with {option}={layers} ({parameters:,} parameters)")
+  if layers > MOST_LAYERS:
+    raise OptionError(option, f"at most {MOST_LAYERS}", layers)
 
 
 def require(name: str, meta: Mapping[str, Any], *, text: bool = False, image: bool = False, side: int = 1) -> None:

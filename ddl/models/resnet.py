@@ -133,5 +133,5 @@ def resnet20(meta: Mapping[str, Any], *, width: PositiveInt = 16, blocks: Positi
   """
   require("resnet20", meta, image=True, side=4)
   weights = 2 * 9 * (1 + 4 + 16) * (blocks - 1) * width**2  # without the first block of each stage
-  require_size("resnet20", weights, blocks=blocks)
+  require_size("resnet20.blocks", blocks, weights)
   return from_flax(_ResNet20(meta["num_outputs"], width, blocks), meta, dense=True)

@@ -112,7 +112,7 @@ def _transformer(name: str, meta: Mapping[str, Any], network: Transformer) -> Mo
   if width % heads:
     raise OptionError(f"{name}.width", f"divisible by the number of heads ({heads})", width)
   vocabularies = (1 if network.gpt2 else 2) * meta["num_outputs"] * width
-  require_size(name, layers * (4 + 2 * network.mlp_ratio) * width**2 + vocabularies, layers=layers)
+  require_size(f"{name}.layers", layers, layers * (4 + 2 * network.mlp_ratio) * width**2 + vocabularies)
   return from_flax(network, meta, dense=True)._replace(rules={"tensor": TENSOR})
 
 

@@ -287,7 +287,7 @@ def _drawn(events: Events | None, spans: DataFrame, end: float, narrow: bool, cl
 
 
 def _marks(events: Events, end: float, rows: int) -> list[alt.Chart]:
-  """Return a list with one chart that marks dropped messages and restarts of failed workers; [] if there are none."""
+  """Return a list with one chart that marks dropped messages and restarts of failed workers; [] without such events."""
   visits: DataFrame = pd.DataFrame(events._asdict())
   marks = pd.concat([visits[visits["restarted"]].assign(mark="back from a failure", begin=visits["start"]),
                      visits[visits["dropped"]].assign(mark="message dropped", begin=visits["released"])])  # fmt: skip

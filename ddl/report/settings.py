@@ -71,7 +71,7 @@ def of_labels(info: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def without_unset(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Return a config without the keys whose values are None."""
+  """Return a config without unset keys (None)."""
   return {k: without_unset(v) if isinstance(v, Mapping) else v for k, v in config.items() if v is not None}
 
 

@@ -63,7 +63,7 @@ def check_processes(workers: int, processes: int, options: RunOptions) -> int:
     ValueError: if a condition does not hold, or if a process would have more devices than it may have threads.
   """
   devices, members = options.devices, options.members
-  check_threads("devices" if devices else "members", max(devices, members), processes)
+  check_threads("devices" if devices >= members else "members", max(devices, members), processes)
   possible = [members * rows for rows in divisors(workers)]
   what = f"{workers} workers" + f" of {members} members (devices) each" * (members > 1)
   if devices and devices not in possible:

@@ -84,13 +84,17 @@ def assert_close(vector, params):
   np.testing.assert_allclose(vector, expected, rtol=2e-6, atol=1e-6)
 
 
-def run_in_threads(algorithm, folder, *, workers, shards, visits, barrier=NO_BARRIER, seconds=0.0, params=PARAMS):
+def run_in_threads(
+  algorithm, folder, *, workers, shards, visits, barrier=NO_BARRIER, seconds=0.0, params=PARAMS, marks=(), early=()
+):
   """Run workers as threads of this process, without Ray; return the shards. Nothing may be compiled during the run."""
   flat, _ = ravel(params)
   common = {"workers": WORKERS, "barrier": barrier, "seed": 0, "token": b"secret"}
   parts = [flat[part] for part in ray_transport.cut(flat.size, shards)]
-  settings = common | {"visits": visits, "folder": str(folder), "every": 0, "marks": ()}
+  settings = common | {"visits": visits, "folder": str(folder), "every": 0, "marks": marks}
   masters = [Shard(k, algorithm, part, EXTRA, **settings) for k, part in enumerate(parts)]
+  for mark in early:  # before these visits, as for a shard that lags
+    masters[-1].snapshot(mark)
   addresses = [master.open(None, "127.0.0.1") for master in masters]
 
   def take_slowly(worker, step):
@@ -113,6 +117,12 @@ def run_in_threads(algorithm, folder, *, workers, shards, visits, barrier=NO_BAR
     assert not thread.is_alive()
   assert len(COMPILATIONS) == compiled > 0
   return masters
+
+
+def test_a_shard_that_lags_stores_no_snapshot_that_was_already_taken(tmp_path):
+  algorithm = build("async_sgd")
+  first, last = run_in_threads(algorithm, tmp_path, workers=1, shards=2, visits=30, marks=(10, 20), early=(10,))
+  assert [*first.snapshots] == [10, 20] and [*last.snapshots] == [20]
 
 
 def largest_lead(events, workers=WORKERS):

@@ -74,6 +74,8 @@ FLAGS = [  # arguments added to a valid short `train`, and parts of the error me
   ("--devices=3", "8 workers", "devices must be", "got 3", "1, 2, 4, 8"),
   ("--devices=16", "devices must be", "got 16", "1, 2, 4, 8"),
   (f"--config.workers={10**6} --devices={10**6}", "devices must be below", f"got {10**6}"),
+  (f"--config.workers={10**6} --devices={10**6} --processes=2", "(2 processes x", f"got {10**6}"),
+  (f"--devices=2 --members={10**7}", "members must be below", f"got {10**7}"),
   ("--devices=two", "devices must", "two"),
   ("--members=0", "members must", "0"),
   ("--members=3 --devices=4", "8 workers of 3 members", "got 4", "3, 6, 12, 24"),

@@ -289,7 +289,9 @@ def test_quorum_conflicts_are_errors(delay, arrivals):
   times = TIMES["constant"](workers=4, seed=0)
   for barrier in (backup(spare=1), cutoff(window=2)):
     assert isinstance(barrier, Quorum)
-    with pytest.raises(ValueError, match=r"^config\.barrier\.name must be one of asp, bsp, ssp, psp with [^\n]*$"):
+    with pytest.raises(
+      ValueError, match=r"^config\.barrier\.name must be asp, bsp, ssp or psp with [^\n]*, got a quorum [^\n]*$"
+    ):
       visit_events(**settings_, delay=delay, arrivals=arrivals, times=times, barrier=barrier)
 
 

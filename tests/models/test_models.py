@@ -428,7 +428,7 @@ HUGE = [
   ("cd_dnn", VECTOR, {"layers": 10**6}, "cd_dnn"),
   ("cd_dnn", VECTOR, {"layers": 10**6, "width": 2}, "layers must be at most 1000"),
   ("cd_dnn", VECTOR, {"width": 10**9}, "memory"),
-  ("mlp", VECTOR, {"hidden": (4,) * 10**4}, r"mlp\.hidden must be at most 1000 layers, got 10000"),
+  ("mlp", VECTOR, {"hidden": (4,) * 10**4}, r"len\(mlp\.hidden\) must be at most 1000, got 10000"),
   ("mlp", VECTOR, {"hidden": (10**9,)}, "memory"),
   ("mlp", {**VECTOR, "num_outputs": 10**12}, {}, "memory"),
   ("resnet20", COLOUR, {"blocks": 10**6}, "memory"),

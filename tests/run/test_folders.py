@@ -48,6 +48,14 @@ def test_a_folder_is_resumed_only_with_the_same_config(call, wrong, tmp_path):
   assert [(row["step"], row["bit_exact"], row["before"]["devices"]) for row in about["resharded"]] == [(4, False, 1)]
 
 
+def test_a_different_sharding_is_named(call, tmp_path):
+  split = [*QUICK, "--devices=2", "--config.workers=1", "--members=2", f"--workdir={tmp_path}/split"]
+  assert call("train", *split, "--sharding=fsdp")[0] == 0
+  (tmp_path / "split" / "result.json").unlink()
+  code, out, _ = call("train", *split, "--resume", "--sharding=tensor")
+  assert code == 0 and re.search(r"resuming with .*, sharding tensor instead of .*, sharding fsdp: results are", out)
+
+
 def test_the_folder_of_another_command_is_not_changed(wrong, tmp_path, nothing_starts):
   (tmp_path / "about.json").write_text('{"command": "python run.py compare --config=x.py"}')
   for command in ("train", "compare", "sweep"):
