@@ -25,7 +25,7 @@ class Queue(NamedTuple):
 
 
 class AsOptaxState(NamedTuple):
-  """The state of `as_optax`; every leaf belongs to one worker."""
+  """One worker's state of `as_optax`; its leaves have no axis of workers."""
 
   count: jax.Array  # [] int32: finished steps
   algorithm: Tree

@@ -29,3 +29,8 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
   """Return advice that suggests the known name closest to the misspelled `name`, or "" if none is close."""
   near = difflib.get_close_matches(name, [*known], n=1, cutoff=cutoff)
   return f"Did you mean '{near[0]}'?" if near else ""
+
+
+def first_line(error: BaseException) -> str:
+  """Return the first nonempty line of an error's message, or the name of its type if the message is empty."""
+  return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

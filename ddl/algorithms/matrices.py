@@ -19,7 +19,8 @@ def hidden_matrices(params: Tree) -> Tree:
   MuLoCo (arXiv 2505.23725) and Dion (arXiv 2504.05295). All other arrays get an element-wise optimizer such as AdamW:
 
   - arrays that do not have exactly two axes, such as biases, scales, positions [1, tokens, width] and kernels of
-    convolutions, whose axes have a different order in each library (Dion's code rejects them too);
+    convolutions, whose axes have a different order in each library (Dion's code rejects them too,
+    Keller Jordan's Muon flattens and orthogonalizes them);
   - embeddings: arrays whose path contains "embed", or a component wte, wpe, tokens or position(s);
   - the output layer. It is looked up among the matrices at the outermost level of the tree that contains matrices: it
     consists of those whose path contains "head", "classifier" or "logits", or a component out(s) or output(s); without

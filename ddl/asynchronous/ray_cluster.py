@@ -39,7 +39,7 @@ from ddl.asynchronous.ray_master import Shard
 from ddl.asynchronous.ray_supervisor import RaySupervisor, Watch, answers
 from ddl.asynchronous.ray_worker import Make, RayWorker
 from ddl.contract import of_server
-from ddl.errors import OptionError
+from ddl.errors import OptionError, first_line
 from ddl.events.barriers import Bounded, LiveBarrier, check_round_robin
 from ddl.events.record import Events
 from ddl.precision import ravel
@@ -106,9 +106,9 @@ def connect(address: str | None, *, cpus: int, dashboard: bool = False) -> None:
       check = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", url.netloc]
       subprocess.run(check, timeout=2 * SECONDS, check=True, capture_output=True)  # ray.init takes minutes to fail
     ray.init(address, **quiet)
-  except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+  except (OSError, RuntimeError, UnicodeError, subprocess.SubprocessError) as error:
     raise ValueError(
-      f"ray_address must be the address of a running Ray cluster, got {address} ({str(error).splitlines()[0]})."
+      f"ray_address must be the address of a running Ray cluster, got {address} ({first_line(error)})."
     ) from error
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from ddl.api import Tree
 from ddl.asynchronous.ray_master import Snapshot
 from ddl.engine.consensus import NotFinite
+from ddl.errors import first_line
 from ddl.events.record import Events
 
 ATTEMPTS = 3  # the run fails after this many successive deaths of a worker without a completed visit
@@ -27,7 +28,7 @@ def answers(ray: Any, refs: Sequence[Any], first: int = 0) -> list[Any]:
     try:
       results.append(ray.get(ref))
     except ray.exceptions.RayTaskError as error:
-      raise ValueError(str(error.cause).splitlines()[0]) from error
+      raise ValueError(first_line(error.cause)) from error
     except ray.exceptions.RayActorError as error:
       check_started(error, f"shard {k} of the master")
       raise ValueError(f"shard {k} of the master died. Resume the run if it has a checkpoint.") from error

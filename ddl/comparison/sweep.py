@@ -99,7 +99,7 @@ class _LabelSweep:
   """The trials of one algorithm label; trials that differ only in traced settings share a compiled program."""
 
   def __init__(self, settings: Sweep, trials: study.LabelStudy, first_trial: LabelRuns):
-    """Create the label's sweep. first_trial: the runs of its first trial."""
+    """Create the label's sweep. first_trial: the runs of its first valid trial, from which all trials are made."""
     self._sweep, self._study, self._first_trial = settings, trials, first_trial
     self._experiment = settings.experiments[first_trial.label]
     self._one_by_one = settings.pruning or settings.sampler == "tpe"  # each trial depends on earlier results
@@ -218,7 +218,7 @@ def _first(label: str, experiment: Experiment, tested: list[Point], data: Data) 
       return build.build(experiment.changed(by_section(point)), data)
     except ValueError as error:
       wrong.append(error)
-  raise ValueError(f"'{label}' is invalid in each of {len(tested)} trials: {wrong[0]}") from wrong[0]
+  raise ValueError(f"'{label}' is invalid in every trial: {wrong[0]}") from wrong[0]
 
 
 def _result(trials: study.LabelStudy, sweep: Sweep, label: str) -> dict[str, Any]:

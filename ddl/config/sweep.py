@@ -44,12 +44,11 @@ class Sweep:
   def __post_init__(self) -> None:
     """Raise OptionError for invalid settings, such as a validation split of size 0."""
     check_fields(self, "config.sweep.")
-    if not self.validation or any(experiment.data.get("validation") == 0 for experiment in self.experiments.values()):
-      raise OptionError(
-        "config.sweep.validation",
-        "> 0 (for example, 0.2) with config.data.validation unset or > 0",
-        f"{self.validation:g} with config.data.validation={self.first.data.get('validation')}",
-      )
+    if not self.validation:
+      raise OptionError("config.sweep.validation", "> 0 (for example, 0.2)", f"{self.validation:g}")
+    if self.first.data.get("validation") == 0:
+      advice = "Trials are compared on the validation split."
+      raise OptionError("config.data.validation", "None or > 0 in a sweep", 0, advice)
     if len(set(self.seeds)) < len(self.seeds):
       raise OptionError("config.sweep.seeds", "distinct seeds", self.seeds)
     named("config.sweep.sampler", dict.fromkeys(SAMPLERS), self.sampler)

@@ -39,14 +39,17 @@ def digest(file: Path) -> str:
   return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def check(folder: Path, recorded: Mapping[str, str], changed: bool, advice: str) -> Callable[[str], None]:
+def check(
+  folder: Path, recorded: Mapping[str, str], changed: bool, advice: str, alternative: str = ""
+) -> Callable[[str], None]:
   """Return a function that raises Untrusted for import paths that must not be imported to resume a run.
 
   Args:
     folder: the run folder.
     recorded: hash by file, as recorded in the folder.
     changed: whether to accept files outside the folder that have changed since the folder was written.
-    advice: text for the message that says how to approve the code.
+    advice: text for the messages that says how to approve the code.
+    alternative: text to append for a recorded file that has changed.
   """
   passed = set[str]()
   homes = {folder.absolute(), folder.resolve()}
@@ -65,9 +68,9 @@ def check(folder: Path, recorded: Mapping[str, str], changed: bool, advice: str)
       if any(file.is_relative_to(home) for home in homes):
         raise Untrusted(f"{file} is inside the run folder {folder} and not trusted; {advice}")
       if str(file) not in recorded:
-        raise Untrusted(f"{file} has no hash in {folder} and is not trusted; {advice}")
+        raise Untrusted(f"{file} is not among the code files recorded in {folder}, so it is not trusted; {advice}")
       if not changed and recorded[str(file)] != digest(file):
-        raise Untrusted(f"{file} has changed since {folder} was written, so it is not trusted; {advice}")
+        raise Untrusted(f"{file} has changed since {folder} was written, so it is not trusted; {advice}{alternative}")
     passed.add(address)
 
   return allow

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ddl.api import Data, Source
-from ddl.errors import OptionError
+from ddl.errors import OptionError, first_line
 from ddl.ranges import integers
 
 READ = 2**25  # bytes of examples per part to check before training
@@ -116,11 +116,6 @@ def readable(what: str) -> Iterator[None]:
     raise
   except Exception as error:
     raise OptionError(what, "readable", f"{type(error).__name__}: {first_line(error)}") from error
-
-
-def first_line(error: Exception) -> str:
-  """Return the first nonempty line of an error's message, or ""."""
-  return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
 
 
 def class_numbers(labels: np.ndarray, classes: int | None, what: str, name: Name) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from ddl.api import Data, Source
 from ddl.data import augmentation, checks, source
 from ddl.data.image_folder import encoded
-from ddl.errors import OptionError, nearest
+from ddl.errors import OptionError, first_line, nearest
 from ddl.ranges import Fraction, NonNegativeInt, checked
 
 PIECE = 32  # records that a thread reads at a time
@@ -72,9 +72,7 @@ def _builder(dataset: str, data_dir: str) -> Any:
     condition = f"a data set of tensorflow-datasets, or one in {data_dir or 'its data folder'}"
     raise OptionError("config.data.dataset", condition, repr(dataset), nearest(dataset, known)) from error
   except Exception as error:  # a wrong version or configuration: AssertionError, ValueError
-    raise ValueError(
-      f"tensorflow-datasets cannot load {dataset!r}: {checks.first_line(error) or type(error).__name__}"
-    ) from error
+    raise ValueError(f"tensorflow-datasets cannot load {dataset!r}: {first_line(error)}") from error
 
 
 def _records(builder: Any, dataset: str, split: str) -> Any:
@@ -95,9 +93,7 @@ def _records(builder: Any, dataset: str, split: str) -> Any:
         dataset, "prepared in array_record format", wrong, f"Delete it, and run this command {needs}"
       ) from error
     splits = f"one of {', '.join(builder.info.splits)} (or a slice of one)"
-    raise OptionError(
-      f"split of {dataset}", splits, repr(split), f"Cause: {checks.first_line(error) or type(error).__name__}"
-    ) from error
+    raise OptionError(f"split of {dataset}", splits, repr(split), f"Cause: {first_line(error)}") from error
 
 
 def _keys(info: Any, dataset: str) -> tuple[str, str]:

@@ -139,7 +139,9 @@ def open_tokens(file: Path, declared: str | None, vocabulary: int) -> TokenFile:
         f"the token type of {file}", expected, f"{kind} (according to {index})", _conversion(file, kind)
       )
   if nbytes % dtype.itemsize:
-    advice = f"The file is truncated, or {file.parent / META} should have another dtype."
+    other = nbytes % 2 == 0  # only uint32 can be wrong then
+    cause = f"{file.parent / META} should declare {TYPES[0]}" if other else f"its tokens are not {dtype}"
+    advice = f"The file is truncated, or {cause}."
     raise OptionError(f"size of {file}", f"a multiple of {dtype.itemsize} bytes ({dtype})", f"{nbytes:,} bytes", advice)
   count = nbytes // dtype.itemsize
   if count > JUDGED and (other := _other_type(np.memmap(file, dtype, "r", shape=min(count, PIECE)))):
@@ -157,8 +159,8 @@ def _other_type(tokens: np.ndarray) -> str:
   - Wider integers: every second token (the upper half of an integer) is 0; or all upper halves are below 4, and a lower
     half is above 255.
   - uint8 read as uint16: the lower and the upper bytes take the same values, none above 200.
-  - Wrong byte order: all lower halves of tokens are 0; or, with vocabularies below 51,456, the lower bytes of uint16
-    are at most 200 and the upper bytes take all values.
+  - Wrong byte order: all lower halves of tokens are 0; or the lower bytes of uint16 are at most 200 and the upper bytes
+    take all values (this detects only vocabularies up to 51,456 = 201 * 256).
 
   Files of zeros are not checked.
   """

@@ -118,7 +118,7 @@ class Rounds:
     self, functions: DeviceFunctions, clocks: list[Clock], execution: ExecutionConfig, replication: Replication,
     shardings: Carry,
   ):  # fmt: skip
-    """Set the clocks of the algorithm's exchanges and the shardings of the carry."""
+    """Create the calls. clocks: one per exchange of the algorithm; shardings: those of the carry."""
     self.functions, self.workers, self._shardings = functions, functions.workers, shardings
     self.execution, self.replication = execution, replication
     self._conditional = ConditionalExchanges(functions, clocks)

@@ -106,7 +106,7 @@ def check_schedule(algorithm: Rule, events: Events, operations: Operations, work
     raise OptionError("the periods of the schedule", condition, np.unique(events.period).tolist())
   peers, chance = algorithm.arrivals.peers, algorithm.arrivals.peer_probability
   if peers != "none" and not (events.peer >= 0).any() and (1 - chance) ** len(events.peer) < 1e-9:
-    advice = f"Replay a run of a gossip algorithm, because a visit has a peer with probability {chance:g}."
+    advice = f"Replay a run of a gossip algorithm: with this algorithm, a visit has a peer with probability {chance:g}."
     raise OptionError("the schedule", "one in which workers exchange with peers", "one without peers", advice)
 
 

@@ -201,7 +201,8 @@ def _network(
   if per_node > 1 and "device" not in link:
     raise OptionError("[link.device]", f"set (latency and bandwidth), because a node has {per_node} devices")
   if "node" not in link and (count != 1 or per_node == 1):
-    raise OptionError("[link.node]", "set (latency and bandwidth between nodes)")
+    advice = "For a single node, set nodes.count = 1 instead." if per_node > 1 else ""
+    raise OptionError("[link.node]", "set (latency and bandwidth between nodes)", advice=advice)
   units.choice("nodes.library", library := nodes["library"].lower(), ["", *LIBRARIES])
   if not all(level in LEVELS for level in nodes["reduces"]):
     raise OptionError("nodes.reduces", "a list of 'inside', 'between' or both", f"{nodes['reduces']!r:.80}")
@@ -230,7 +231,7 @@ def _with_sites(network: NetworkModel, count: int, site: LinkModel) -> NetworkMo
   """
   m, rest = divmod(count, network.sites)
   if network.sites == 1 or not count or rest:
-    condition = "at least 2 with [link.site], and a divisor of nodes.count, which must be > 0"
+    condition = "at least 2 and a divisor of nodes.count > 0 with [link.site]"
     raise OptionError("nodes.sites", condition, f"{network.sites} with nodes.count {count}")
   if network.library or network.uplink or network.torus or network.reduces:
     raise OptionError("[link.site]", "omitted with nodes.library, nodes.reduces, [uplink] or [torus]")

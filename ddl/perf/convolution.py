@@ -147,7 +147,7 @@ def best_batch(
     if not problems:
       raise ValueError("batches must have at least one mini-batch, got none.")
     first = min(problems)
-    needed = f"{bytes_text(memory.total(first))} without workspaces, of {bytes_text(limit)} that a step can use"
+    needed = f"{bytes_text(memory.total(first))} without workspaces, and a step can use {bytes_text(limit)}"
     raise DoesNotFit(f"a mini-batch of {first} needs {needed}; {problems[first]}")
   return tuple(sorted(choices, key=lambda x: (-x.throughput, x.examples)))
 

@@ -108,7 +108,7 @@ class Chip(NamedTuple):
   memory: float  # bytes
 
   def device(self, form: str) -> Device:
-    """Return the device for training in a number format of `peaks`."""
+    """Return this chip as a device that trains in the number format `form`, a key of `peaks`."""
     return Device(self.peaks[form], self.memory_bandwidth, self.memory, width=WIDTHS[form])
 
 

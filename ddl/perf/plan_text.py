@@ -97,7 +97,7 @@ def command(
 
 
 def effect(speed: Speed, language: bool) -> str:
-  """Describe what is known about an algorithm's convergence at its period and delay."""
+  """Describe the known effect of an algorithm's period and delay on convergence; "none" if it is exact."""
   if speed.algorithm in EXACT:
     exact = speed.algorithm != "sync_sgd" or speed.setting.startswith(("float32", "one", "as"))
     return "none" if exact else f"{_compressed(speed)} gradients"

@@ -312,7 +312,7 @@ def _cut(lines: DataFrame, limits: tuple[float, float]) -> DataFrame:
 
 
 def interactive(tables: Frames) -> dict[str, Any] | None:
-  """Return the page's interactive chart (specification, data and selectable axes); None without a result.
+  """Return the page's interactive chart (specification, data and selectable axes); None if no metric was measured.
 
   It shows the large panel of the printed figures, with bands. The page's script inserts the selected columns into the
   calculations of x and y in the specification, and their titles, scales and formats into the encoding.

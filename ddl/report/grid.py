@@ -248,9 +248,10 @@ def _drawn(tables: Frames, chart: Chart, narrow: bool) -> dict[str, Any]:
 
 
 def _limits(chart: Chart) -> list[float]:
-  """Return limits of y that contain all means and most of the error bars.
+  """Return limits of y that contain the means and most of the error bars.
 
-  Bars are cut where they extend beyond the means by more than the range of the means.
+  Accuracies far below all others may be off the axis (see `figure.near`). Bars are cut where they extend beyond the
+  means by more than the range of the means.
   """
   points = chart.points
   means = points["y"].to_numpy()

@@ -229,7 +229,7 @@ def _picture(shown: WorkerSchedule, clock: str = "virtual time") -> Figure:
     title += f", staleness {visits.mean():.3g} on average, 99th percentile {high}"
     extent = "The whole run." if rounds <= ROUNDS else f"The start of the run, to about round {ROUNDS} of {rounds:,}."
     caption[0] = f"{extent} First seed."
-    caption.append(f"Staleness is over all {len(visits):,} visits of the run.")
+    caption.append(f"Staleness is over the {len(visits):,} visits of the run whose message arrived.")
     counts = {"Dropped messages": events.dropped.sum(), "Failures": events.restarted.sum()}
     caption += [f"{name}: {count:,}." for name, count in counts.items() if count]
   times = ", ".join(f"{kind} {formats.share(value)}" for kind, value in parts.items())
@@ -301,7 +301,7 @@ def _marks(events: Events, end: float, rows: int) -> list[alt.Chart]:
 
 
 def _histogram(events: Events) -> alt.Chart:
-  """Return the histogram of the staleness over all visits of workers to the server."""
+  """Return the histogram of the staleness over the whole run's visits, without dropped messages."""
   visits = events.staleness[~events.dropped]
   width = -(-(int(visits.max()) + 1) // BARS)
   parts = np.bincount(visits // width) / len(visits)

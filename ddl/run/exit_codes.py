@@ -23,7 +23,10 @@ class Failed(Exception):
 
 
 class Stopped(Exception):
-  """Raised after a signal stopped a run; its state is saved, except on threads. args: (step, signal number)."""
+  """Raised after a signal stopped a run; its state has been saved, except with runtime=threads.
+
+  args: (step, signal number).
+  """
 
   message = ""  # printed for the user
 

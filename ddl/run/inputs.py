@@ -88,8 +88,8 @@ def allowed_code(folder: Path, trust: bool, changed: bool = False, load: bool = 
     return user_code.checked(lambda address: None)
   home = root(folder)
   known = recorded_inputs(home) | recorded_inputs(folder)
-  advice = f"pass {TRUST} to import it" + f", or {ALLOW} if only files outside the folder changed" * (not load)
-  return user_code.checked(trusted_code.check(home, known, changed, advice))
+  alternative = "" if load else f", or {ALLOW} to accept all changed files outside the folder"
+  return user_code.checked(trusted_code.check(home, known, changed, f"pass {TRUST} to import it", alternative))
 
 
 def root(folder: Path) -> Path:

@@ -40,7 +40,7 @@ def launch(
   from ddl.elastic.ray_job import JobFailed, RayJob
 
   if hosts.processes() > 1:
-    advice = "Ray starts the processes; set processes and ray_address."
+    advice = "Start one process: Ray starts the others (option processes)."
     raise OptionError("num_processes", "1 with config.elastic=True", hosts.processes(), advice)
   components = build(experiment)  # before any process starts, so that an error is printed only once
   check_options(components, options, replaceable=True)

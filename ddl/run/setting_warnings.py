@@ -57,8 +57,8 @@ def _of_memory(experiment: Experiment) -> str:
 def _of_silence(experiment: Experiment, algorithm: Any) -> str:
   """Return a warning if the run ends before an exchange of trained values arrives.
 
-  Exchanges with the same period alternate, so only the first of them counts. Messages sent before the first step
-  contain no trained values.
+  Exchanges with the same period take turns or coincide, so only the first of them to arrive counts. Messages sent
+  before the first step contain no trained values.
   """
   if experiment.period_schedule != CONSTANT_PERIOD:
     return ""  # computing a period may initialize JAX's devices; the last round of QSR ends with the run

@@ -1,4 +1,4 @@
-"""Create and check the folder of a command, before any data is loaded."""
+"""Choose a command's folder and check that it can be used, before any data is loaded."""
 
 import shlex
 import tempfile

@@ -150,8 +150,8 @@ def _against_rivals(cases: list[tuple[str, str]], passed: str) -> list[dict[str,
 def _against_synchronous(cases: list[tuple[str, str]], passed: str) -> list[dict[str, Any]]:
   """Measure server algorithms against their synchronous counterparts.
 
-  The visits of each server algorithm are computed in two ways: in waves of concurrent visits, and one at a time. Step
-  times have 10 % jitter.
+  The visits of each server algorithm are computed in two ways: in waves of concurrent visits, and one at a time. The
+  virtual step times, which order the visits, have 10 % jitter.
   """
   cases = [(w, a) for w, a in cases if WORKLOADS[w].workers == 8]
   _check(cases, "a case with eight workers if asynchronous is set (for example, 'mlp 8x64')")

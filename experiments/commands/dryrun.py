@@ -79,7 +79,8 @@ def _data(experiment: Experiment) -> Data:
     return load(experiment)
   except (OSError, ValueError) as error:
     raise ValueError(
-      f"{str(error).rstrip('.')}. For a dry run, config.data.name=synthetic with a task and shape is sufficient."
+      f"{str(error).rstrip('.')}. For a dry run, use config.data.name=synthetic with the task, shape and num_outputs "
+      "of the data."
     ) from error
 
 

@@ -20,7 +20,7 @@ MARKDOWN = flags.DEFINE_string("markdown", "", "write the reference pages to thi
 
 
 def main(line: CommandLine | None = None) -> int:
-  """Print the lists, or a config's user-defined objects and compared algorithms; return the exit code."""
+  """Print the lists or a config's objects and labels, or write the pages of --markdown; return the exit code."""
   if line and line.config is not None and MARKDOWN.value:
     raise OptionError("markdown", "unset when config is set", advice="The pages do not depend on a config.")
   if line and line.config is not None:

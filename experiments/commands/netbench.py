@@ -1,6 +1,6 @@
 """`python run.py netbench`: compare training rounds over a slow link with the same rounds without communication.
 
-Each host is a network namespace of this machine, whose processes run on one core; a link with the given bandwidth and
+Each host is a network namespace on this machine; its processes run on one core. A link with the given bandwidth and
 latency connects the hosts. The command requires root and removes the namespaces at the end.
 """
 

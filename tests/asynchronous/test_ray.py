@@ -274,6 +274,8 @@ def test_an_address_that_does_not_answer_is_an_error():
     port = free.getsockname()[1]
   with pytest.raises(ValueError, match=r"ray_address must be [^\n]*, got 127\.0\.0\.1"):
     connect(f"127.0.0.1:{port}", cpus=1)
+  with pytest.raises(ValueError, match=r"ray_address must be [^\n]*, got a\.\.b:6379 \("):
+    connect("a..b:6379", cpus=1)  # no valid name of a host
   for address in ("somewhere", "somewhere:port", "somewhere:70000"):
     with pytest.raises(ValueError, match=f"ray_address must be HOST:PORT .* got '{address}'"):
       connect(address, cpus=1)

@@ -337,14 +337,14 @@ SPACES = [
   ({"seeds": (0, 0)}, "config.sweep.seeds", "(0, 0)"),
   ({"seeds": (-1,)}, "config.sweep.seeds", "-1"),
   ({"sampler": "tpa"}, "config.sweep", "Did you mean 'tpe'?"),
-  ({"validation": 0.0}, "config.sweep.validation"),
+  ({"validation": 0.0}, "config.sweep.validation must be > 0 (for example, 0.2), got 0."),
   ({"validation": 1.5}, "config.sweep.validation"),
   ({"pruning": True}, "config.sweep.pruning", "config.eval_every"),
   ({"trials": 0}, "config.sweep.trials must be an integer >= 1, got 0."),
   ({"trials": -2}, "config.sweep.trials must be an integer >= 1, got -2."),
   (
     {"space": {"DaSGD": {"keep": (2.0, 3.0)}}},
-    "'DaSGD' is invalid in each of 1 trials",
+    "'DaSGD' is invalid in every trial: ",
     "keep must be in [0, 1], got 2.333.",
   ),
 ]
@@ -354,6 +354,13 @@ SPACES = [
 def test_invalid_sweeps(tune, tmp_path, changes, words):
   refused(lambda: tune(DASGD, **changes), *words)
   assert not (tmp_path / "sweep").exists()
+
+
+def test_a_sweep_needs_a_validation_split():
+  config = with_labels(**DASGD)
+  with config.data.ignore_type():
+    config.data.validation = 0.0
+  refused(lambda: Sweep.from_config(config), "config.data.validation must be None or > 0 in a sweep, got 0.")
 
 
 def test_invalid_trials_are_recorded_as_failed(tune, tmp_path, monkeypatch):

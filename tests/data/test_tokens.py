@@ -102,7 +102,7 @@ def test_invalid_settings(tmp_path, settings, words):
     ('{"vocabulary": 0}', ["vocabulary"]),
     ('{"vocabulary": true}', ["vocabulary"]),
     ('{"vocabulary": 1000, "tokenizer": 3}', ["tokenizer"]),
-    ('{"dtype": "uint32", "vocabulary": 1000}', ["2,002 bytes", "uint32", "multiple of 4"]),
+    ('{"dtype": "uint32", "vocabulary": 1000}', ["2,002 bytes", "multiple of 4", "should declare uint16"]),
   ],
 )
 def test_damaged_meta(tmp_path, meta, words):
@@ -120,7 +120,7 @@ def test_damaged_files(tmp_path):
   (tmp_path / "set" / "val.bin").unlink()
   one_line(FileNotFoundError, load, "val.bin")
   (tmp_path / "set" / "val.bin").write_bytes(b"abc")
-  one_line(ValueError, load, "val.bin", "3 bytes", "multiple of 2")
+  one_line(ValueError, load, "val.bin", "3 bytes", "multiple of 2", "its tokens are not uint16")
   (tmp_path / "set" / "val.bin").write_bytes(b"")
   one_line(ValueError, load, "val.bin", "longer text")
   one_line(ValueError, lambda: DATA["tokens"](path=str(tmp_path / "set" / "train.bin")), "train.bin", "folder")

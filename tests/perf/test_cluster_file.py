@@ -184,7 +184,7 @@ def test_an_all_reduce_inside_a_site_costs_the_sum_of_its_levels(tmp_path, nbyte
 
 
 BETWEEN_MISTAKES = {  # replacement of "count = 4": message
-  "count = 4" + SITE: r"nodes.sites must be at least 2 with \[link.site\].*got 1 with",
+  "count = 4" + SITE: r"nodes.sites must be at least 2 and a divisor of nodes.count > 0 with \[link.site\], got 1 with",
   "count = 5\nsites = 2" + SITE: "got 2 with nodes.count 5",
   'count = 4\nsites = 2\nreduces = ["inside"]' + SITE: r"\[link.site\] must be omitted with",
   'count = 4\nreduces = ["up"]': r"nodes.reduces must be a list .*, got \['up'\]",

@@ -467,10 +467,11 @@ def test_code_inside_the_run_folder_is_refused_unless_trusted(run, call, monkeyp
     record["inputs"] |= {str(path): trusted_code.digest(path) for path in (folder / "code").glob("*.py")}
     (folder / "inputs.json").write_text(json.dumps(record))
   address(folder, f"{file}:net")
-  reason = "new.py has no hash" if case == "no hash" else "is inside the run folder"
+  reason = "new.py is not among the code files recorded" if case == "no hash" else "is inside the run folder"
   for load in (lambda: ddl.load(folder).model, lambda: ddl.train(workdir=folder, options=ALLOW)):
-    with pytest.raises(Untrusted, match=reason):
+    with pytest.raises(Untrusted, match=reason) as error:
       load()
+    assert "trust_code" in str(error.value) and "allow_changed_inputs" not in str(error.value)
   assert not ran.exists()
   assert len(ddl.load(folder).metrics) == 3  # needs no code
   if case == "inside":

@@ -34,9 +34,9 @@ def hierarchical_sgd(
   x_i <- x_i + inner(g_i); after every tau-th step x_i <- the mean of its group; after every tau_o-th, the mean of all
 
   Lin, Stich, Patel, Jaggi 2018, arXiv 1808.07217, section 5; Castiglia, Das, Patterson 2020, arXiv 2007.13819. A group
-  consists of the g workers of a node, with consecutive ranks. If both means are due, the group's mean is computed
-  first. With one group this is local SGD with period tau; with groups of one worker, local SGD with period tau_o. The
-  evaluated model is the mean of all models.
+  consists of g workers with consecutive ranks; in the papers, the workers of a node. If both means are due, the group's
+  mean is computed first. If tau_o is a multiple of tau, one group gives local SGD with period tau; groups of one worker
+  give local SGD with period tau_o. The evaluated model is the mean of all models.
 
   Args:
     inner: optimizer of each worker; its state stays local.
