@@ -128,7 +128,10 @@ def test_a_comparison_of_elastic_and_waiting_workers(tmp_path):
       ["--processes=2", "--ray_address=127.0.0.1:9"],
       ["ray_address must be the address of a running Ray cluster, got 127.0.0.1:9"],
     ),
-    (["--num_processes=2", "--process_id=0", "--coordinator=127.0.0.1:1"], ["num_processes must be 1", "ray_address"]),
+    (
+      ["--num_processes=2", "--process_id=0", "--coordinator=127.0.0.1:1"],
+      ["num_processes must be 1", "Start one process: Ray starts the others"],
+    ),
     (["--processes=2", "--ray_address=127.0.0.1:9", "--config.elastic=False"], ["ray_address", "config.elastic=False"]),
     (["--ray_address=127.0.0.1:9"], ["ray_address must be ", "processes=1"]),
     (["--replay=nowhere.json"], ["nowhere.json", "no such file"]),
