@@ -33,8 +33,9 @@ def acco(inner: optax.GradientTransformation) -> Algorithm:
   step old. All replicas stay equal. The optimizer runs after each step, but learning-rate schedules count steps: a
   commit uses the rate of the first step of its pair. Each step has an all-reduce of n bytes (a worker sends
   2 (p - 1) / p n bytes), so each batch has two, as in the paper, whose sharded optimizer splits each all-reduce into a
-  reduce-scatter and an all-gather. In every other step, the training loss is that of an estimate. The evaluated model
-  is theta.
+  reduce-scatter and an all-gather. In every other step, the training loss is that of an estimate. Workers compute
+  equal numbers of gradients, so means are not weighted by these numbers as in the authors' code. The evaluated model is
+  theta.
 
   Args:
     inner: optimizer, the same on all workers; AdamW in the paper.

@@ -23,8 +23,8 @@ def muloco(
   the workers' changes point in more similar directions than with AdamW, so averaging loses less as the number of
   workers grows. With one worker it is `snoo` with Muon. In `inner`, use Muon only for hidden matrices: take `muon` of
   the config's optimizers, or optax.partition with `ddl.hidden_matrices`. `optax.contrib.muon` also orthogonalizes
-  embeddings and the output layer, for which the authors use AdamW. Muon's momentum stays on its worker. The evaluated
-  model is theta.
+  embeddings and the output layer, for which the authors use AdamW. Muon's momentum stays on its worker. The authors'
+  code can also quantize Delta, which is omitted here. The evaluated model is theta.
 
   Args:
     inner: optimizer of each worker, Muon with AdamW for vectors, embeddings and the output layer; its state is neither

@@ -55,7 +55,8 @@ def one_bit_adam(
     inner: optimizer that receives Adam's direction as its gradient, normally SGD without momentum; the same on all
       workers. The paper's decoupled weight decay is `optax.chain(optax.add_decayed_weights(wd),
       optax.scale_by_learning_rate(eta))`.
-    freeze_step: steps of the first phase, with uncompressed means (T_w); the paper uses 15 to 25 % of the run.
+    freeze_step: steps of the first phase, with uncompressed means (T_w); the paper uses 15 to 25 % of the run. The
+      default is that of the example in DeepSpeed's documentation; that of its class is 100,000.
     b1: decay of the momentum (beta_1).
     b2: decay of the variance (beta_2).
     eps: added to the root of the variance; limits the steps of values with a small variance.

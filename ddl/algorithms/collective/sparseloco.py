@@ -72,7 +72,7 @@ def sparseloco(
     kept: values sent per 4096 values of a chunk (k).
     decay: decay of the error memory per round (beta); with 1 nothing is forgotten.
     outer_learning_rate: rate of the outer steps (alpha), or an optax schedule of it.
-    quantize: whether values are rounded to 4 levels (Q).
+    quantize: whether values are rounded to 4 levels (Q); the authors' code can also use 256.
     aggregate: how a value is averaged: over the workers that sent it ("senders", as in the authors' code) or over all
       ("workers"); with "senders", outer steps can be up to p times larger.
   """

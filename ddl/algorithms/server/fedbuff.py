@@ -46,7 +46,9 @@ def fedbuff(
   staleness tau is the number of outer steps since the worker pulled. The sum is divided by K, not by the sum of the
   weights. A worker continues from the current z, even if its D is still in the buffer. With outer momentum,
   asynchronous workers need a rate e about ten times smaller than DiLoCo's 0.7. `fedbuff_with` takes any outer
-  optimizer. A worker sends and receives one model per round. The evaluated model is z.
+  optimizer. Unlike the code of Liu et al., this keeps the inner optimizer's state between rounds, and it has no grace
+  period, in which arrivals at almost the same time are merged before any reply. A worker sends and receives one model
+  per round. The evaluated model is z.
 
   Args:
     inner: optimizer of each worker; its state stays local and is not reset.

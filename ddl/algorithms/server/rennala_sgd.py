@@ -32,9 +32,10 @@ def rennala_sgd(
 
   Tyurin, Richtarik 2023, arXiv 2305.12387. A fast worker may contribute several gradients to the same sum. If z changes
   while a worker computes a gradient, this gradient is ignored. This also happens if all workers have the same speed,
-  because the first workers to send a gradient receive z before its update. With a bsp barrier and B = p this is
-  synchronous SGD. The gradients are unbiased only if all workers have the same data distribution. A worker sends a
-  gradient and receives a model per step. The evaluated model is z.
+  because the first workers to send a gradient receive z before its update. (In the authors' code, workers instead stop
+  and restart when z changes.) With a bsp barrier and B = p this is synchronous SGD. The gradients are unbiased only if
+  all workers have the same data distribution. A worker sends a gradient and receives a model per step. The evaluated
+  model is z.
 
   Args:
     inner: the server's optimizer, with one state for all workers; its schedules depend on the step of the worker that

@@ -49,7 +49,8 @@ def dgc(
   them from a sample. s_i is sent as in `topk`, as k values and k int32 indices, which all workers gather.
 
   For arrays with two or more axes, a share of 1 with masking is plain SGD, because all momentum is cleared; without
-  masking, it is SGD with momentum. The optimizer's weight decay is not part of the momentum.
+  masking, it is SGD with momentum. The authors' code also has Nesterov momentum, and a momentum of the weight decay;
+  here the momentum is not Nesterov's, and the optimizer's weight decay has none.
 
   Args:
     algorithm: a collective algorithm that averages only gradients, in its local step, and has no exchanges, such as
@@ -60,6 +61,7 @@ def dgc(
     clip_norm: limits the global norm of each worker's gradient to clip_norm / sqrt(p); 0: no clipping.
     stage_steps: steps per stage of the warm-up; 0: no warm-up. Stage e = 1..4 sends share^(e/5) of the values (0.25,
       0.063, 0.016, 0.004 for a share of 0.001), and all later steps send `share`. In the paper, a stage is an epoch.
+      These are the shares in the authors' README; their code has share^((e+1)/6) for e = 0..4, and then `share`.
   """
   clips = is_set(clip_norm)
 
