@@ -204,6 +204,8 @@ class ServerAlgorithm(NamedTuple):
   arrivals: Arrivals = Arrivals()
   periods: Callable[[Sequence[float]], Sequence[int]] | None = None  # relative step times [workers] -> steps per round
   # of each worker; None: `period` for all workers
+  averages: bool = True  # whether `serve` can apply the mean of several workers' messages as one message; a backup or
+  # cutoff barrier requires this
 
 
 class Taxonomy(NamedTuple):

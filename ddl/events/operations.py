@@ -50,7 +50,7 @@ def operations(algorithm: Rule, events: Events, *, workers: int, barrier: Barrie
 
   Raises:
     ValueError: if the number of blocks is negative, if there are blocks without a lock-free rule, or if a quorum is
-      combined with blocks or with an algorithm without `read`.
+      combined with blocks or with an algorithm without `read` or `averages`.
   """
   quorum, blocks, rule = isinstance(barrier, Quorum), algorithm.arrivals.blocks, algorithm.lock_free
   if blocks and not rule:
@@ -60,6 +60,10 @@ def operations(algorithm: Rule, events: Events, *, workers: int, barrier: Barrie
     raise OptionError(
       "config.barrier.name", "asp, bsp, ssp or psp for an algorithm without `read`", describe(barrier), advice
     )
+  if quorum and not algorithm.averages:
+    condition = "asp, bsp, ssp or psp for a server that counts messages or depends on their workers"
+    advice = "A quorum averages a round's messages: set the number of messages per update to 1, if there is one."
+    raise OptionError("config.barrier.name", condition, describe(barrier), advice)
   if blocks < 0 or (quorum and blocks):
     raise OptionError("arrivals.blocks", "0 with a backup or cutoff barrier" if quorum else ">= 0", blocks)
   index = np.arange(len(events.worker))

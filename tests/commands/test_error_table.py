@@ -180,6 +180,7 @@ COMMANDS = [  # command, its arguments, and parts of the error message
   ("tokenize", "--text={0}/trials.json --out=/proc/x", "/proc/x"),
 ]
 ASYNC_SGD = "--config.algorithm.name=async_sgd --config.algorithm.period=None --config.optimizer.momentum=0"
+HALOS = "--config.algorithm.name=halos --config.algorithm.alpha=None"
 REAL_TIME = [  # arguments of an asynchronous `train`, and parts of the error message
   ("--runtime=threads --config.algorithm.name=sync_sgd --config.algorithm.period=None", "sync_sgd", "async_sgd"),
   ("--runtime=threads --resume", "resume", "runtime=threads", "runtime=ray"),
@@ -193,6 +194,7 @@ REAL_TIME = [  # arguments of an asynchronous `train`, and parts of the error me
   ("--config.times.name=trace --config.times.seconds=None --config.times.jitter=None --config.times.path=no.csv",
    "no.csv"),
   ("--config.barrier.name=backup --config.barrier.spare=1", "config.barrier.name=backup", "async_easgd"),
+  (f"{HALOS} --config.barrier.name=backup --config.barrier.spare=1", "config.barrier.name", "got a quorum"),
   ("--config.times.seconds=-1", "seconds"),
   ("--config.times.slow=(1,2)", "slow"),
   ("--config.algorithm.alpha=1.0", "alpha"),

@@ -124,6 +124,7 @@ class Rule(NamedTuple):
   lock_free: Any = None
   arrivals: Arrivals = Arrivals()
   periods: Any = None
+  averages: bool = True
 
 
 @pytest.mark.parametrize("rule", [Rule(), Rule(delay=2, arrivals=Arrivals("round_robin")), Rule(period=1, read=None)])
@@ -142,6 +143,11 @@ def test_make_schedule_combines_events_and_operations(rule):
     (Rule(period=9), dict(steps=2), "steps must be enough for at least one exchange .4 workers"),
     (Rule(arrivals=Arrivals(blocks=2)), {}, "arrivals.blocks must be 0 [^\n]*, got 2"),
     (Rule(read=None), dict(barrier=backup(spare=1)), "config.barrier.name must be asp, [^\n]*, got a quorum "),
+    (
+      Rule(averages=False),
+      dict(barrier=backup(spare=1)),
+      "config.barrier.name must be asp, [^\n]*, got a quorum [^\n]*[.] A quorum ",
+    ),
     (Rule(), dict(workers=3), "times.workers must be [^\n]* .3., got 4"),
   ],
 )

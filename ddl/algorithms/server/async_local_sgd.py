@@ -95,7 +95,8 @@ def async_local_sgd(
     return reply, state._replace(pulled=reply)  # x_i <- z, z_pulled <- z
 
   rule = async_sgd(inner)._replace(init=init, local=local, request=request, serve=serve, merge=merge)
-  return rule._replace(period=period, periods=local_steps(period) if dylu else None)
+  averages = every == 1  # N > 1 counts workers, not the rounds of a quorum
+  return rule._replace(period=period, periods=local_steps(period) if dylu else None, averages=averages)
 
 
 SPEC = Spec(

@@ -222,7 +222,7 @@ def decoupled_diloco(
   def evaluate(server: Syncer) -> Tree:
     return server.center
 
-  return ServerAlgorithm(init, local, request, serve, merge, evaluate, period, delay, read)
+  return ServerAlgorithm(init, local, request, serve, merge, evaluate, period, delay, read, averages=False)
 
 
 def mean_average(moved: jax.Array, weights: jax.Array) -> jax.Array:

@@ -105,7 +105,8 @@ def fedbuff_with(
   def read(server: BufferedServer, reply: Tree, visit: Visit) -> tuple[BufferedServer, Tree]:
     return server._replace(pulled=server.pulled.at[visit.worker].set(server.version)), server.center
 
-  return worker._replace(init=init, serve=serve, read=read, periods=local_steps(period) if dylu else None)
+  periods, averages = local_steps(period) if dylu else None, buffer == 1  # K > 1 counts workers, not a quorum's rounds
+  return worker._replace(init=init, serve=serve, read=read, periods=periods, averages=averages)
 
 
 SPEC = Spec(

@@ -114,8 +114,8 @@ def halos(
   def evaluate(server: HalosServer) -> Tree:
     return server.top.center
 
-  periods = local_steps(period) if dylu else None
-  return lower._replace(init=init, serve=serve, read=read, evaluate=evaluate, periods=periods)
+  rule = lower._replace(init=init, serve=serve, read=read, evaluate=evaluate)
+  return rule._replace(periods=local_steps(period) if dylu else None, averages=False)  # a message belongs to a region
 
 
 SPEC = Spec(

@@ -64,7 +64,8 @@ def rennala_sgd(
   def read(server: CollectingServer, reply: Tree, visit: Visit) -> tuple[CollectingServer, Tree]:
     return server._replace(pulled=server.pulled.at[visit.worker].set(server.version)), server.center
 
-  return async_sgd(inner)._replace(init=init, serve=serve, read=read)  # the worker's side is the same
+  worker = async_sgd(inner)  # the worker's side is the same
+  return worker._replace(init=init, serve=serve, read=read, averages=gradients == 1)  # B > 1 counts workers
 
 
 SPEC = Spec(
