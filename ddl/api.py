@@ -206,6 +206,7 @@ class ServerAlgorithm(NamedTuple):
   # of each worker; None: `period` for all workers
   averages: bool = True  # whether `serve` can apply the mean of several workers' messages as one message; a backup or
   # cutoff barrier requires this
+  relayed: float = 0.0  # models that several servers send to each other per visit, on average; only their bytes count
 
 
 class Taxonomy(NamedTuple):

@@ -19,7 +19,7 @@ from ddl.contract import of_model, of_server
 from ddl.engine.consensus import Consensus
 from ddl.engine.execution import ExecutionConfig, compiled, describe_layout, layout_of, packs
 from ddl.engine.placement import shardings
-from ddl.engine.traffic import visit_nbytes
+from ddl.engine.traffic import relayed_nbytes, visit_nbytes
 from ddl.engine.trainer import SingleRunTrainer
 from ddl.engine.workers import Workers, nbytes, placed
 from ddl.events.operations import COLLECT, READ, Operations
@@ -54,7 +54,7 @@ class Simulator(SingleRunTrainer):
     self._compiled: dict[Any, Any] = {}
     self.follow(events, operations)
     self._message, self._reply = visit_nbytes(algorithm, params)
-    self._extra = nbytes(extra)
+    self._relayed, self._extra = relayed_nbytes(algorithm, params), nbytes(extra)
 
   def follow(self, events: Events, operations: Operations) -> None:
     """Set the schedule.
@@ -150,7 +150,7 @@ class Simulator(SingleRunTrainer):
     return np.asarray(losses)[has_step]
 
   def nbytes(self, call: SimulatorCall) -> float:
-    """Return the bytes that a worker sends and receives in a call, averaged over the workers."""
+    """Return the bytes that a worker sends and receives in a call, with those between servers: a mean over workers."""
     visits = [event for wave in call.waves for event in wave.visits if not self.events.dropped[event]]
     if self.algorithm.arrivals.peers != "none":
       visits = [event for event in visits if self.events.peer[event] >= 0]
@@ -158,7 +158,7 @@ class Simulator(SingleRunTrainer):
     read = self.operations.event[done[self.operations.kind[done] == READ]]
     dropped = np.count_nonzero(self.events.dropped[read])  # a quorum also replies to dropped workers
     extra = self._extra if self._quorum else 0  # part of a quorum's messages and replies
-    total = len(visits) * (self._message + self._reply + extra) + dropped * (self._reply + extra)
+    total = len(visits) * (self._message + self._reply + self._relayed + extra) + dropped * (self._reply + extra)
     return total / self.workers.count
 
   def virtual_seconds(self, step: int) -> float:

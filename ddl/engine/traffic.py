@@ -75,9 +75,15 @@ def visit_nbytes(algorithm: ServerAlgorithm, params: Tree) -> tuple[int, int]:
   return nbytes(params) * _differ(peer_met, peer_single), nbytes(params) * _differ(pulled, unchanged)
 
 
-def exchange_nbytes(algorithm: ServerAlgorithm, model: Model) -> int:
-  """Return the total bytes of a visit's message and reply; see `visit_nbytes`."""
-  return sum(visit_nbytes(algorithm, jax.eval_shape(model.init, jax.random.key(0))[0]))
+def relayed_nbytes(algorithm: ServerAlgorithm, params: Tree) -> float:
+  """Return the bytes that servers send to each other per visit, on average."""
+  return algorithm.relayed * nbytes(params)
+
+
+def exchange_nbytes(algorithm: ServerAlgorithm, model: Model) -> float:
+  """Return the total bytes of a visit: its message, its reply and what servers relay; see `visit_nbytes`."""
+  params = jax.eval_shape(model.init, jax.random.key(0))[0]
+  return sum(visit_nbytes(algorithm, params)) + relayed_nbytes(algorithm, params)
 
 
 def _differ(a: Tree, b: Tree) -> bool:

@@ -89,7 +89,10 @@ class Trainer(Protocol):
     ...
 
   def nbytes(self, call: Any) -> float:
-    """Return the bytes that a worker sends in a call, plus those it receives from a server: a mean over the workers."""
+    """Return the bytes that a worker sends in a call: a mean over the workers.
+
+    With servers, they include what a worker receives, and its share of what servers send to each other.
+    """
     ...
 
   def seconds(self, carry: Any) -> float | None:

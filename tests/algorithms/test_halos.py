@@ -7,7 +7,7 @@ from helpers.servers import EVENTS, build, drive, visits
 from helpers.twins import close, flat_of
 from reference import collective as reference
 
-from ddl.engine.traffic import visit_nbytes
+from ddl.engine.traffic import relayed_nbytes, visit_nbytes
 
 pytestmark = pytest.mark.usefixtures("x64")
 ORDER = visits(4)[0]
@@ -65,9 +65,19 @@ def test_a_message_between_regions_takes_as_many_updates_as_its_link():
   assert int(server.regions.updates[0]) == EVENTS % 7
 
 
-def test_a_visit_sends_one_model_each_way():
-  params = {"w": jax.ShapeDtypeStruct((3, 5), np.float32), "b": jax.ShapeDtypeStruct((5,), np.float32)}
-  assert visit_nbytes(build("halos", workers=4), params) == (4 * 20, 4 * 20)
+PARAMS = {"w": jax.ShapeDtypeStruct((3, 5), np.float32), "b": jax.ShapeDtypeStruct((5,), np.float32)}
+
+
+@pytest.mark.parametrize("link", [0, 1])
+def test_a_visit_sends_one_model_each_way_and_a_merge_too(link):
+  hyper = halos(SGD, SGD, group_size=2, merge_every=3, merge_weight=1.0, link=link)
+  algorithm = build("halos", workers=4, **hyper)
+  assert visit_nbytes(algorithm, PARAMS) == (4 * 20, 4 * 20)
+  order = np.tile([0, 1, 2, 3], 3 + 2 * link)  # two whole cycles of each region's 3 + 2 link updates
+  evaluate = run("halos", order, **hyper)[1]
+  merges = np.count_nonzero(np.abs(np.diff(evaluate, axis=0, prepend=evaluate[:1])).max(axis=1))
+  assert merges == 4
+  assert relayed_nbytes(algorithm, PARAMS) * len(order) == pytest.approx(merges * 2 * 4 * 20)
 
 
 def test_defaults_have_the_periods_of_dylu():

@@ -12,6 +12,7 @@ from reference import collective as reference
 
 from ddl.algorithms.collective.des_loc import FIRST, SECOND, moments, with_moments
 from ddl.engine import traffic
+from ddl.schedule import Schedule
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -152,12 +153,18 @@ def test_mt_dao_without_momentum_is_des_loc_with_rmsprop():
 # ---- bytes
 
 
-@pytest.mark.parametrize("inner, sent", [("adam", [1, 1, 1]), ("momentum", [1, 1, 0])])
-def test_bytes(inner, sent):
+@pytest.mark.parametrize(
+  "name, inner, sent",
+  [("des_loc", "adam", [1, 1, 1]), ("des_loc", "momentum", [1, 1, 0]), ("mt_dao", "sgd", [1, 1, 1])],
+)
+def test_bytes(name, inner, sent):
   model = 2 * 7 / 8 * 7 * 4  # an all-reduce of seven parameters
   params = tree_of(jnp.zeros(7, jnp.float32))
-  recorded = traffic.of(build("des_loc", INNER[inner][0]), params, 8)
+  algorithm = build(name, INNER[inner][0], period=2, momentum_period=3, variance_period=4)
+  recorded, schedule = traffic.of(algorithm, params, 8), Schedule(algorithm.exchanges)
   assert recorded.local == () and [recorded.sent(ops) for ops in recorded.exchanges] == [n * model for n in sent]
+  counts = np.array([6, 4, 3])  # in 12 steps
+  assert recorded.nbytes(map(schedule.due, range(12))) == counts @ sent * model
 
 
 def test_the_default_periods_send_half_of_local_adam():

@@ -171,12 +171,27 @@ def test_no_round_of_a_wave_needs_a_reply_of_the_same_wave(seed, lock_free, wide
 
 @pytest.mark.parametrize(
   "name, models",
-  [("pull_gossip", 1), ("push_gossip", 1), ("ad_psgd", 2), ("gosgd", 1), ("async_sgd", 2), ("async_easgd", 2)],
+  [
+    *[("pull_gossip", 1), ("push_gossip", 1), ("ad_psgd", 2), ("gosgd", 1), ("async_sgd", 2), ("async_easgd", 2)],
+    *[("async_local_sgd", 2), ("halos", 2 + 2 / 8)],  # a region's model and the global one at every eighth update
+  ],
 )
 def test_bytes_of_a_visit(name, models):
-  config = experiment(name)
+  config = experiment(name, period=3, merge_every=4, link=2) if name == "halos" else experiment(name)
   size = sum(x.nbytes for x in jax.tree.leaves(config.model.init(jax.random.key(0))[0]))
   assert exchange_nbytes(config.algorithm, config.model) == models * size
+
+
+def test_bytes_of_a_run_with_two_tiers():
+  """12 visits: a model each way, and one more each way for every fourth of them."""
+  config = experiment("halos", period=3, merge_every=4)
+  schedule = events_of(config.algorithm)
+  simulator = Simulator(
+    config.algorithm, config.model, make_workers(WORKERS, 1), ExecutionConfig("unroll", "scan", 3), *schedule
+  )
+  size = sum(x.nbytes for x in jax.tree.leaves(config.model.init(jax.random.key(0))[0]))
+  sent = sum(map(simulator.nbytes, simulator.plan(0, STEPS, 4)))
+  assert sent == (12 * 2 + 3 * 2) * size / WORKERS
 
 
 def test_bytes_of_a_quorum():

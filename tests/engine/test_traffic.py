@@ -38,7 +38,7 @@ def test_a_step_of_each(workers):
   for name, hyper in {
     "local_sgd": {"period": 5}, "post_local_sgd": {"period": 5, "start": 3}, "easgd": {"period": 5, "alpha": 0.1},
     "dasgd": {"period": 5, "delay": 2, "keep": 0.5}, "eamsgd": {"period": 5, "alpha": 0.1, "momentum": 0.9},
-    "diloco": {"period": 5, **OUTER}, "eager_diloco": {"period": 5, **OUTER},
+    "diloco": {"period": 5, **OUTER}, "muloco": {"period": 5, **OUTER}, "eager_diloco": {"period": 5, **OUTER},
     "slowmo": {"period": 5, "slow_rate": 1.0, "slow_momentum": 0.5}, "pipe_sgd": {"width": 2}, "cocod": {"period": 5},
     "bmuf": {"period": 5, "block_learning_rate": 1.0, "block_momentum": 0.5, "nesterov": True},
     "overlap_local_sgd": {"period": 5, "pull": 0.6, "momentum": 0.7},
@@ -158,6 +158,7 @@ def test_a_run_pays_for_its_exchanges():
   assert exchanges("round_robin_easgd", 100) == pytest.approx(100 * 2 * BYTES / 8 / all_reduce())
   assert exchanges("fedavg", 109, share=0.25) == pytest.approx(10 * 2 * BYTES / 4 / all_reduce())
   assert exchanges("diloco", 100) == 10
+  assert exchanges("muloco", 100, period=30) == 3  # after 30, 60, 90
   assert exchanges("slowmo", 100) == exchanges("bmuf", 100) == 10
   assert exchanges("cocod", 100) == 9  # each in flight for a round, the first of them after one
   assert exchanges("overlap_local_sgd", 100) == exchanges("eager_diloco", 100) == 10  # the first before step 0

@@ -56,7 +56,8 @@ def halos(
   before it merges, and serves its workers while U and z are on the way. Changes of z_l during that time are not part of
   U: the merge multiplies them by 1 - a, and the region never sends them. Worker i is in region l = floor(i / g). A
   worker sends and receives one model per round. Every K + 2 `link` updates, a region also sends a model to the global
-  server and receives one; virtual time does not include these messages. The evaluated model is z.
+  server and receives one: the bytes of a run include their mean per visit, but they take no virtual time. The evaluated
+  model is z.
 
   Args:
     inner: optimizer of each worker; its state stays local.
@@ -115,7 +116,8 @@ def halos(
     return server.top.center
 
   rule = lower._replace(init=init, serve=serve, read=read, evaluate=evaluate)
-  return rule._replace(periods=local_steps(period) if dylu else None, averages=False)  # a message belongs to a region
+  periods, relayed = local_steps(period) if dylu else None, 2 / (merge_every + 2 * link)  # U and z, per update
+  return rule._replace(periods=periods, averages=False, relayed=relayed)  # a message belongs to its worker's region
 
 
 SPEC = Spec(
