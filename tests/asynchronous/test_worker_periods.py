@@ -18,16 +18,18 @@ from helpers.simulations import (
   twin_model,
   twin_rows,
 )
-from helpers.twins import INNER, close, flat_of
+from helpers.twins import INNER, close, defaults, flat_of, outer_cosine
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import collective
-from reference.buffered_server import fedbuff
+from reference.server import TWINS
 
 import ddl
+from ddl.algorithms import SERVER
 from ddl.algorithms.dylu import local_steps
 from ddl.asynchronous.simulator import Simulator
 from ddl.asynchronous.threads import Threads
+from ddl.config.catalog import keywords
 from ddl.engine.execution import ExecutionConfig
 from ddl.engine.workers import make_workers
 from ddl.errors import OptionError
@@ -40,7 +42,17 @@ from ddl.library.functions import train
 
 SPEEDS = (1.0, 1.5, 1.0, 3.0)
 PERIOD, PERIODS = 20, (20, 13, 20, 6)
-HYPER = {"buffer": 3, "weight": "polynomial", "outer_learning_rate": 0.5, "outer_momentum": 0.9, "nesterov": True}
+HYPER = {
+  "fedbuff": {
+    "buffer": 3,
+    "weight": "polynomial",
+    "outer_learning_rate": 0.5,
+    "outer_momentum": 0.9,
+    "nesterov": True,
+  },
+  "async_local_sgd": {"outer_learning_rate": outer_cosine, "outer_momentum": 0.9, "every": 3, "decay": 0.1},
+  "halos": {"local_every": 2, "merge_every": 3, "global_every": 2, "link": 1},  # by default with DyLU
+}
 
 
 def with_periods(algorithm, periods):
@@ -125,7 +137,7 @@ def test_a_run_has_as_many_steps_as_with_equal_speeds(barrier):
       visits_until(algorithm, events, WORKERS, steps + 4 * PERIOD)
 
 
-@pytest.mark.parametrize("name", ["fedbuff"])
+@pytest.mark.parametrize("name", HYPER)
 def test_equal_speeds_give_the_same_schedule(name):
   one, other = (plan(build(name, workers=WORKERS, period=PERIOD, dylu=dylu), slow=()) for dylu in (False, True))
   for a, b in zip([*one[0], *one[1]], [*other[0], *other[1]], strict=True):
@@ -173,29 +185,39 @@ def test_waves_equal_one_event_at_a_time_bit_for_bit(optimized, name, hyper, per
 
 
 @pytest.mark.parametrize("devices, gradients", [(1, "vmap"), (2, "unroll")])
+@pytest.mark.parametrize("name", HYPER)
 @pytest.mark.sampled(2)
-def test_simulation_equals_the_reference(x64, devices, gradients):
+def test_simulation_equals_the_reference(x64, name, devices, gradients):
   """The slowest worker takes 6 steps per round; `falling` decreases with a worker's own steps."""
-  algorithm, steps = build("fedbuff", "falling adam", workers=WORKERS, period=PERIOD, dylu=True, **HYPER), 60
+  algorithm, steps = make(name, "falling adam"), 60
   events, operations = plan(algorithm, steps)
+  assert set(events.period.tolist()) == set(PERIODS)
   layout, how = make_workers(WORKERS, devices), ExecutionConfig(gradients, "scan", 64)
   simulator = Simulator(algorithm, twin_model(WORKERS, 4 * steps), layout, how, events, operations)
   carry = simulator.start(KEY)
   for _, after, _ in simulator.run(carry, simulator.plan(0, steps, 25), twin_rows, KEY):
     carry = after
-  close(flat_of(simulator.consensus(carry).params), expected(events, steps, "falling adam"))
+  close(flat_of(simulator.consensus(carry).params), expected(name, events, steps, "falling adam"))
 
 
-def expected(events, steps, inner):
+def make(name, inner):
+  assert {name for name, spec in SERVER.items() if "dylu" in keywords(spec.factory)} == set(HYPER)
+  default = keywords(SERVER[name].factory)["dylu"].default
+  return build(name, inner, workers=WORKERS, period=PERIOD, **HYPER[name], **({} if default else {"dylu": True}))
+
+
+def expected(name, events, steps, inner):
   x0, grad = collective.problem(WORKERS, 4 * steps)
-  hyper = HYPER | {"period": PERIOD, "dylu": PERIODS}
-  twin = fedbuff(x0, grad, order=events.worker, peers=events.peer, workers=WORKERS, inner=INNER[inner][1], **hyper)
-  return twin.evaluate[-1]
+  hyper = defaults(name, WORKERS) | HYPER[name] | {"period": PERIOD, "dylu": PERIODS}
+  order, peers, inner = events.worker, events.peer, INNER[inner][1]
+  return TWINS[name](x0, grad, order=order, peers=peers, workers=WORKERS, inner=inner, **hyper).evaluate[-1]
 
 
 @pytest.mark.parametrize("barrier", [asp(), ssp(bound=0)])
-def test_threads_equal_the_reference(x64, barrier):
-  algorithm = build("fedbuff", "momentum", workers=WORKERS, period=PERIOD, dylu=True, **HYPER)
+@pytest.mark.parametrize("name", HYPER)
+@pytest.mark.sampled(2)
+def test_threads_equal_the_reference(x64, name, barrier):
+  algorithm = make(name, "momentum")
   model, steps, visits = twin_model(WORKERS, 4 * 60), 60, 12
   threads = Threads(algorithm, model, workers=WORKERS, seed=0, barrier=barrier, step_times=SPEEDS)
   assert threads.periods == PERIODS
@@ -214,7 +236,7 @@ def test_threads_equal_the_reference(x64, barrier):
   for step in range(5, steps + 1, 5):  # a replay evaluates after the same visits
     assert visits_until(algorithm, events, WORKERS, step) == np.searchsorted(completed, step * WORKERS // PERIOD) + 1
   if barrier == asp():  # with a barrier, workers read
-    close(flat_of(algorithm.evaluate(threads.server)), expected(events, 60, "momentum"))
+    close(flat_of(algorithm.evaluate(threads.server)), expected(name, events, 60, "momentum"))
 
 
 # ---- runs

@@ -34,14 +34,17 @@ def halos(
   x0, grad: Grad, *, order, peers, workers: int, inner: Inner, group_size, period, local_rate, local_momentum,
   local_every, merge_every, merge_weight, global_rate, global_momentum, global_every, link, dylu=False,
 ) -> History:  # fmt: skip
-  """Kim et al.: a region sends its progress after K updates, and mixes in the global model when that arrives."""
+  """Kim et al.: a region sends its progress after K updates, and mixes in the global model when that arrives.
+
+  dylu: True or False for equal speeds, or the number of steps per round of each worker.
+  """
   regions = [Region(x0, local_rate, local_momentum, local_every) for _ in range(-(-workers // group_size))]
   top = DelayedNesterov(x0, global_rate, global_momentum, global_every)
   updates = [inner() for _ in range(workers)]
   pulled, steps, rows = [x0] * workers, [0] * workers, []
   for i in order:
     x, region = pulled[i], regions[i // group_size]
-    for _ in range(period):
+    for _ in range(dylu[i] if isinstance(dylu, tuple) else period):
       x, steps[i] = x + updates[i](grad(i, steps[i], x), x), steps[i] + 1
     region.apply(pulled[i] - x)
     pulled[i] = region.z  # before a merge

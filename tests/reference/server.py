@@ -134,13 +134,17 @@ def async_local_sgd(
   outer_learning_rate: float, outer_momentum: float, every: int, decay: float, period: int, dylu: bool = False,
 ) -> History:  # fmt: skip
   """Liu et al.: acc += D; every N arrivals m <- b m + acc/N, z -= e ((1 - cN + c) b m + D/N), acc = 0;
-  else z -= e (c b m + D/N). e may depend on the number of the worker's round.
+  else z -= e (c b m + D/N). e may depend on the number of periods of the worker's steps.
+
+  dylu: True or False for equal speeds, or the number of steps per round of each worker.
   """
   z, m, acc, updates = x0, 0.0 * x0, 0.0 * x0, [inner() for _ in range(workers)]
   reported, steps, rows = [x0] * workers, [0] * workers, []
   for event, i in enumerate(order):
-    x, e = reported[i], rate_at(outer_learning_rate, steps[i] // period)
-    for _ in range(period):
+    x, count = reported[i], dylu[i] if isinstance(dylu, tuple) else period
+    middle = steps[i] + (count - 1 + steps[i] // count % 2) // 2  # step of the round
+    e = rate_at(outer_learning_rate, middle // period)
+    for _ in range(count):
       x, steps[i] = x + updates[i](grad(i, steps[i], x), x), steps[i] + 1
     d = reported[i] - x
     acc = acc + d

@@ -49,7 +49,8 @@ def async_local_sgd(
   Args:
     inner: optimizer of each worker; its state stays local.
     outer_learning_rate: the server's learning rate (e), or an optax schedule of it that counts the visiting worker's
-      rounds (steps // tau); 0.7 as in DiLoCo, which is high for many workers of equal speed.
+      steps // tau: its rounds, unless it takes fewer steps per round; 0.7 as in DiLoCo, which is high for many workers
+      of equal speed.
     outer_momentum: the server's momentum (beta); 0.9 as in DiLoCo.
     every: arrivals per momentum update (N); by default p.
     decay: share of the momentum applied at each arrival other than every N-th (c), in 0..1/N; with c = 1/N, all
