@@ -31,7 +31,7 @@ def test_one_worker_is_diloco():
 def test_with_muon_and_one_worker_snoo_is_muloco():
   hyper = {"period": 4, "outer_learning_rate": 0.7, "outer_momentum": 0.6, "inner": OPTIMIZERS["muon"](0.02)}
   with jax.numpy_dtype_promotion("standard"):
-    same(run("snoo", 1, **hyper), run("diloco", 1, **hyper))
+    same(run("snoo", 1, **hyper), run("muloco", 1, **hyper))
 
 
 @pytest.mark.parametrize("name", ["snoo", "diloco"])

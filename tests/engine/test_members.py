@@ -11,10 +11,13 @@ from helpers.members import CASES, HOW, KEY, LAST, NETWORKS, feed, inner, networ
 from helpers.runs import HYPER, STEPS, WORKERS, flat_rows, model, twin
 from helpers.runs import feed as twin_feed
 from helpers.twins import INNER, build, close, flat_of
+from helpers.wrappers import BASE, as_started, wrapped, wrapper_and_reference
 from jax.sharding import PartitionSpec
 
-from ddl.algorithms import COLLECTIVE
+from ddl.algorithms import COLLECTIVE, WRAPPERS
+from ddl.algorithms.matrices import hidden_matrices
 from ddl.api import Source
+from ddl.config.optimizers import OPTIMIZERS
 from ddl.engine.checkpoint import Checkpoints
 from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.execution import ExecutionConfig
@@ -56,20 +59,45 @@ def test_parameters_and_optimizer_state_are_sharded(name, sharding):
 @pytest.mark.sampled(16)  # one algorithm for each number of devices
 def test_algorithms_over_members_equal_the_reference(x64, name, devices):
   """Two members per row, and one, two or four rows with several workers each."""
+  algorithm = build(name, INNER["momentum"][0], WORKERS, **HYPER.get(name, {}))
+  check_over_members(algorithm, devices, twin(name, "momentum", **HYPER.get(name, {})))
+
+
+@pytest.mark.parametrize("wrapper, devices", [*zip(WRAPPERS, cycle([8, 4, 2]))])
+@pytest.mark.sampled(6)
+def test_wrappers_over_members_equal_the_reference(x64, wrapper, devices):
+  """Each member has a part of the arrays from which a worker chooses the values to send."""
+  history = wrapper_and_reference(wrapper, WORKERS, STEPS, as_started)[1]
+  check_over_members(wrapped(wrapper, BASE.get(wrapper, "sync_sgd")), devices, history)
+
+
+def check_over_members(algorithm, devices, history):
   rules = {"split": Rules(params=(("kernel", PartitionSpec(MEMBER)),))}
-  algorithm, layout = build(name, INNER["momentum"][0], WORKERS, **HYPER.get(name, {})), make_workers(8, devices, 2)
   trainer = CompiledTrainer(
-    algorithm, model()._replace(rules=rules), layout, ExecutionConfig("vmap", "scan", 12, sharding="split")
-  )
-  start = trainer.start(KEY)
+    algorithm, model()._replace(rules=rules), make_workers(WORKERS, devices, 2),
+    ExecutionConfig("vmap", "scan", 12, sharding="split"),
+  )  # fmt: skip
+  start = trainer.start(jax.random.key(0))  # the key of the references of wrappers
   assert start.params["kernel"].sharding.spec == PartitionSpec("worker", MEMBER)
   for _, last, _ in trainer.run(start, trainer.plan(0, STEPS, STEPS), twin_feed, KEY):
     carry = last
-  history, consensus = twin(name, "momentum", **HYPER.get(name, {})), trainer.consensus(carry)
-  own = trainer.replication.params
+  own, consensus = trainer.replication.params, trainer.consensus(carry)
   params = jax.tree.map(lambda own, x: x if own else np.repeat(x, WORKERS // len(x), 0), own, gather(carry.params))
   close(flat_rows(params), history.params[-1])
   close(flat_of(gather(consensus.params)), history.evaluate[-1])
+
+
+@pytest.mark.parametrize("sharding", ["fsdp", "tensor"])
+@pytest.mark.sampled(2)
+def test_members_share_the_matrices_that_muon_orthogonalizes(x64, sharding):
+  algorithm, how = build("muloco", OPTIMIZERS["muon"](0.02), 2, period=3), ExecutionConfig("vmap", "scan", 7)
+  with jax.numpy_dtype_promotion("standard"):
+    one, two = (trained("mlp", 2, members, sharding, 7, algorithm, how) for members in (1, 2))
+    results = [gather(trainer.consensus(carry).params) for trainer, carry in (one, two)]
+  hidden = hidden_matrices(results[0])
+  shared = jax.tree.map(lambda hidden, x: hidden and MEMBER in x.sharding.spec, hidden, two[1].params)
+  assert any(jax.tree.leaves(shared))
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12), *results)
 
 
 @pytest.mark.slow

@@ -7,12 +7,25 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.members import CASES, KEY, one_device, trained
+from helpers.runs import HYPER, STEPS, equals_twin, feed, make, record
+from helpers.runs import model as problem
+from helpers.servers import build as build_server
 from helpers.sessions import config, normalized
-from helpers.simulations import events_of, experiment, leaves, of_workers, one_by_one, simulate
+from helpers.simulations import events_of, experiment, leaves, of_workers, one_by_one, simulate, twin_model, twin_rows
+from helpers.twins import INNER, close, defaults, flat_of
+from reference import collective as reference
+from reference.server import TWINS
 
+from ddl.algorithms import COLLECTIVE, SERVER
 from ddl.api import Model
+from ddl.asynchronous.simulator import Simulator
+from ddl.config.catalog import keywords
+from ddl.engine.execution import ExecutionConfig
 from ddl.engine.local_step import gradient_of
 from ddl.engine.placement import gather
+from ddl.engine.workers import make_workers
+from ddl.events.schedule import make_schedule
+from ddl.events.times import lognormal
 from ddl.run.build import build
 
 DIGITS = "--config=configs/digits.py"
@@ -34,6 +47,53 @@ def test_members_share_each_microbatch(x64, case):
   _, carry = trained(name, 2, 2, sharding, microbatches=4)
   for a, b in zip(leaves(gather(carry.params)), leaves(one_device(name)), strict=True):
     np.testing.assert_allclose(a[0], b, rtol=1e-10, atol=1e-12)
+
+
+# ---- two halves, whose gradients differ and have the mean of the references' problem
+
+
+def halved(model):
+  """Return the model with two microbatches; "half" adds a constant to each gradient of an example."""
+
+  def loss(params, extra, batch, key):
+    value, extra = model.loss(params, extra, batch, key)
+    return value + jnp.mean(batch["half"]) * jnp.sum(flat_of(params)), extra
+
+  return model._replace(loss=loss, microbatches=2)
+
+
+def of_two(feed):
+  """Convert a feed of batches of one example to a feed of batches of two."""
+
+  def take(*args, **more):
+    two = {key: np.repeat(x, 2, axis=-1) for key, x in feed(*args, **more).items()}
+    return two | {"half": np.array(np.broadcast_to([3.0, -3.0], two["step"].shape))}
+
+  return take
+
+
+@pytest.mark.parametrize("name", COLLECTIVE)
+@pytest.mark.sampled(len(COLLECTIVE) // 2)
+def test_collective_algorithms_with_two_microbatches_equal_the_reference(x64, name):
+  trainer = make(name, 2, ExecutionConfig("vmap", "scan", STEPS), model=halved(problem()), **HYPER[name])
+  equals_twin(trainer, record(trainer, take=of_two(feed)), name, "momentum", **HYPER[name])
+
+
+@pytest.mark.parametrize("name", SERVER)
+@pytest.mark.sampled(len(SERVER))
+def test_server_algorithms_with_two_microbatches_equal_the_reference(x64, name):
+  hyper, workers, steps = {"period": 3} if "period" in keywords(SERVER[name].factory) else {}, 4, STEPS
+  algorithm = build_server(name, "momentum", workers=workers, **hyper)
+  algorithm = algorithm._replace(arrivals=algorithm.arrivals._replace(blocks=0))
+  times = lognormal(workers=workers, seed=0, jitter=0.3)
+  events, operations = make_schedule(algorithm, workers=workers, steps=steps, times=times, message_seconds=0.001)
+  model, layout = halved(twin_model(workers, 4 * steps)), make_workers(workers, 2)
+  simulator = Simulator(algorithm, model, layout, ExecutionConfig("vmap", "scan", 64), events, operations)
+  for _, carry, _ in simulator.run(simulator.start(KEY), simulator.plan(0, steps, steps), of_two(twin_rows), KEY):
+    center = flat_of(simulator.consensus(carry).params)
+  x0, grad = reference.problem(workers, 4 * steps)
+  how = {"order": events.worker, "peers": events.peer, "workers": workers, "inner": INNER["momentum"][1]}
+  close(center, TWINS[name](x0, grad, **how, **(defaults(name, workers) | hyper)).evaluate[-1])
 
 
 @pytest.mark.parametrize("dense", [True, False])

@@ -113,13 +113,6 @@ def model(workers: int = WORKERS, steps: int = STEPS) -> Model:
   return Model(init, loss)
 
 
-def feed(first: int, steps: int, workers: Any = range(WORKERS)) -> dict[str, np.ndarray]:
-  """Return batches [workers, steps, 1] that contain their worker and step."""
-  numbers = np.arange(first, first + steps, dtype=np.int32)
-  worker, step = np.meshgrid(np.array(workers, np.int32), numbers, indexing="ij")
-  return {"worker": worker[..., None], "step": step[..., None]}
-
-
 def make(
   name: str, devices: int, how: ExecutionConfig, *, inner: str = "momentum", model: Model | None = None, **hyper: Any
 ):
@@ -128,10 +121,17 @@ def make(
   return CompiledTrainer(algorithm, model or globals()["model"](), make_workers(WORKERS, devices), how)
 
 
-def record(trainer: CompiledTrainer, steps: int = STEPS, every: int = STEPS) -> Record:
-  """Run from step 0 and record the results of this process's workers."""
+def feed(first: int, steps: int, workers: Any = range(WORKERS)) -> dict[str, np.ndarray]:
+  """Return batches [workers, steps, 1] that contain their worker and step."""
+  numbers = np.arange(first, first + steps, dtype=np.int32)
+  worker, step = np.meshgrid(np.array(workers, np.int32), numbers, indexing="ij")
+  return {"worker": worker[..., None], "step": step[..., None]}
+
+
+def record(trainer: CompiledTrainer, steps: int = STEPS, every: int = STEPS, take: Any = feed) -> Record:
+  """Run from step 0 on the batches of `take`, and record the results of this process's workers."""
   start, ends, rows, losses = trainer.start(jax.random.key(0)), [], [], []
-  batches = partial(feed, workers=trainer.workers.local)
+  batches = partial(take, workers=trainer.workers.local)
   for call, carry, loss in trainer.run(start, trainer.plan(0, steps, every), batches, jax.random.key(1)):
     consensus = jax.tree.map(lambda x: np.asarray(x.addressable_data(0)), trainer.consensus(carry))
     params = each(trainer, carry.params, trainer.replication.params)
