@@ -121,14 +121,15 @@ def test_the_mean_message_of_a_quorum_has_the_middle_step_of_its_round():
   np.testing.assert_allclose(moved, np.full(7, -fall), rtol=1e-6)  # optax's schedules are in float32
 
 
-@pytest.mark.parametrize(
-  "name, hyper",
-  [
-    *[("async_sgd", {}), ("downpour", {"period": 3}), ("dc_asgd", {}), ("staleness_aware_sgd", {})],
-    *[("fedbuff", {"period": 3, "buffer": 2}), ("rennala_sgd", {}), ("ringmaster_asgd", {"threshold": 2})],
-  ],
-)
-@pytest.mark.sampled(2)
+THREADS = [  # with values other than the defaults, besides those of PERIODS
+  ("fedbuff", {"period": 3, "buffer": 2}), ("ringmaster_asgd", {"threshold": 2}),
+  ("halos", {"period": 3, "merge_every": 2, "link": 1}), ("async_local_sgd", {"period": 3, "every": 2}),
+  ("decoupled_diloco", {"period": 3, "quorum": 2}), ("decoupled_diloco", {"period": 3, "delay": 0, "fragments": 2}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, hyper", PERIODS + THREADS)
+@pytest.mark.sampled(6)
 def test_threads_equal_the_reference(name, hyper):
   threads = Threads(make(name, **hyper), twin_model(WORKERS, 4 * STEPS), workers=WORKERS, seed=0, barrier=asp())
   start = twin_model(WORKERS, 4 * STEPS).init(KEY)
