@@ -87,8 +87,8 @@ def check_over_members(algorithm, devices, history):
   close(flat_of(gather(consensus.params)), history.evaluate[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharding", ["fsdp", "tensor"])
-@pytest.mark.sampled(2)
 def test_members_share_the_matrices_that_muon_orthogonalizes(x64, sharding):
   algorithm, how = build("muloco", OPTIMIZERS["muon"](0.02), 2, period=3), ExecutionConfig("vmap", "scan", 7)
   with jax.numpy_dtype_promotion("standard"):
