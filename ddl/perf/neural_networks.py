@@ -35,9 +35,10 @@ from ddl.perf.layers import (
 )  # fmt: skip
 from ddl.ranges import Range, check, integers
 
-CONVOLUTIONAL, TRANSFORMER, RECURRENT = "convolutional", "transformer", "recurrent"  # tables of neural_networks.toml
+CONVOLUTIONAL, SEQUENCE = "convolutional", "sequence"  # tables of neural_networks.toml
 CUSTOM, BASE, HEAD = "transformer", "gpt2_124m", 64  # `transformer:...` is BASE with heads of width HEAD
 KEYS = ("layers", "width", "heads", "kv_heads", "hidden", "length", "targets", "vocabulary", "experts", "active")
+RECURRENT = ("layers", "width", "length", "vocabulary")  # those of an LSTM
 FIELDS = {"length": "tokens"}  # keys of `NAME:key=value,...` whose field has another name
 MOST = {"layers": 1000, "experts": 1000}
 MAPS = (64, 128, 256, 512)  # output maps of the 3x3 convolutions in each stage of a residual network
@@ -45,7 +46,7 @@ MAPS = (64, 128, 256, 512)  # output maps of the 3x3 convolutions in each stage 
 
 def names() -> list[str]:
   """Return the names of all layer tables."""
-  return [name for kind in (CONVOLUTIONAL, TRANSFORMER, RECURRENT) for name in _read()[kind]]
+  return [name for kind in (CONVOLUTIONAL, SEQUENCE) for name in _read()[kind]]
 
 
 def has(name: str) -> bool:
@@ -58,10 +59,8 @@ def title(name: str) -> str:
   """Return the title of a layer table, given its name without sizes."""
   if name in _read()[CONVOLUTIONAL]:
     return _read()[CONVOLUTIONAL][name]["title"]
-  net = sizes(name)
-  kind = RECURRENT if isinstance(net, RecurrentSizes) else TRANSFORMER
-  title = _entry(kind, name)["title"]
-  return title if isinstance(net, TransformerSizes) and net.patch else f"{title}, sequences of {net.tokens} tokens"
+  net, title = sizes(name), _entry(SEQUENCE, name)["title"]
+  return title if net.patch else f"{title}, sequences of {net.tokens} tokens"
 
 
 @cache
@@ -71,7 +70,7 @@ def table(name: str) -> Table:
     units.choice("model", name, names(), f"`{CUSTOM}:layers=24,width=2048` sets the sizes of a transformer.")
   if name not in _read()[CONVOLUTIONAL]:
     net = sizes(name)
-    return recurrent(net) if isinstance(net, RecurrentSizes) else transformer(net)
+    return transformer(net) if net.heads else recurrent(net)
   entry = _entry(CONVOLUTIONAL, name)
   if "blocks" in entry:
     return residual(entry["blocks"], 4 if entry.get("bottleneck") else 1)
@@ -189,12 +188,12 @@ def residual(blocks: Sequence[int], wider: int) -> Table:
   return (*layers, Layer("classifier", inputs, 1000))
 
 
-class TransformerSizes(NamedTuple):
-  """The sizes of a transformer for next-token prediction, masked-token prediction or classification."""
+class SequenceSizes(NamedTuple):
+  """The sizes of a transformer for next-token prediction, masked-token prediction or classification, or of an LSTM."""
 
   layers: int
   width: int
-  heads: int
+  heads: int  # 0: an LSTM, which has only layers, width, tokens and vocabulary
   tokens: int  # per sequence
   vocabulary: int  # or classes
   kv_heads: int = 0  # for grouped-query attention (arXiv 2305.13245); 0: one per head
@@ -214,24 +213,7 @@ class TransformerSizes(NamedTuple):
   buckets: int = 0  # learned biases of relative positions, for each head
 
 
-class RecurrentSizes(NamedTuple):
-  """The sizes of an LSTM for next-token prediction."""
-
-  layers: int
-  width: int
-  tokens: int  # per sequence, as unrolled
-  vocabulary: int
-
-
-def transformer_sizes(name: str) -> TransformerSizes:
-  """Return the sizes of a transformer. Raises OptionError as `sizes` does, and for networks of other kinds."""
-  net = sizes(name)
-  if not isinstance(net, TransformerSizes):
-    raise OptionError("model", "a transformer", f"'{name}'")
-  return net
-
-
-def sizes(name: str) -> TransformerSizes | RecurrentSizes:
+def sizes(name: str) -> SequenceSizes:
   """Return the sizes of a network from neural_networks.toml, with the changes in "NAME:key=value,...".
 
   The key `length` sets the number of tokens. `transformer` is GPT-2 with heads of width 64.
@@ -240,17 +222,14 @@ def sizes(name: str) -> TransformerSizes | RecurrentSizes:
     OptionError: for a network without sizes, an unknown key, or a value out of range.
   """
   base, colon, text = name.partition(":")
-  classes = {TRANSFORMER: TransformerSizes, RECURRENT: RecurrentSizes}
-  kinds = {network: kind for kind in classes for network in _read()[kind]}
-  units.choice("model with sizes", base, [CUSTOM, *kinds])
+  units.choice("model with sizes", base, [CUSTOM, *_read()[SEQUENCE]])
   custom = base == CUSTOM
-  kind = kinds[BASE if custom else base]
-  entry = _entry(kind, BASE if custom else base)
-  net = classes[kind](**{key: value for key, value in entry.items() if key in classes[kind]._fields})
+  entry = _entry(SEQUENCE, BASE if custom else base)
+  net = SequenceSizes(**{key: value for key, value in entry.items() if key in SequenceSizes._fields})
   return _resized(net, text, custom) if colon else net
 
 
-def _resized(net: TransformerSizes | RecurrentSizes, text: str, custom: bool) -> TransformerSizes | RecurrentSizes:
+def _resized(net: SequenceSizes, text: str, custom: bool) -> SequenceSizes:
   """Return the sizes with the changes in "key=value,...". custom: whether heads default to the width / HEAD."""
   defaults = _defaults(net, custom)
   values: dict[str, int] = {}
@@ -263,8 +242,6 @@ def _resized(net: TransformerSizes | RecurrentSizes, text: str, custom: bool) ->
       )
     check(f"model's {key}", int(value) if value.isdecimal() else value, integers(1, MOST.get(key, 2**24)))
     values[FIELDS.get(key, key)] = int(value)
-  if isinstance(net, RecurrentSizes):
-    return net._replace(**values)
   if custom and "heads" not in values:
     values["heads"] = max(1, values.get("width", net.width) // HEAD)
   tokens = values.get("tokens", net.tokens)
@@ -279,11 +256,11 @@ def _resized(net: TransformerSizes | RecurrentSizes, text: str, custom: bool) ->
   return net
 
 
-def _defaults(net: TransformerSizes | RecurrentSizes, custom: bool) -> dict[str, Any]:
+def _defaults(net: SequenceSizes, custom: bool) -> dict[str, Any]:
   """Return the keys that a network has, and their defaults."""
-  values = {key: getattr(net, FIELDS.get(key, key), 0) for key in KEYS}
-  if isinstance(net, RecurrentSizes):
-    return {key: value for key, value in values.items() if value}
+  values = {key: getattr(net, FIELDS.get(key, key)) for key in KEYS}
+  if not net.heads:
+    return {key: values[key] for key in RECURRENT}
   absent = {"length"} if net.patch else set()
   absent |= set() if net.targets else {"targets"}
   shown = {"heads": f"width/{HEAD}"} if custom else {}
@@ -291,7 +268,7 @@ def _defaults(net: TransformerSizes | RecurrentSizes, custom: bool) -> dict[str,
   return {key: shown.get(key, value) for key, value in values.items() if key not in absent}
 
 
-def recurrent(net: RecurrentSizes) -> Table:
+def recurrent(net: SequenceSizes) -> Table:
   """Return the layers of an LSTM; those of layer i are named i/...
 
   The products with the inputs of all tokens are one product; those with the state are computed token by token.
@@ -312,7 +289,7 @@ def recurrent(net: RecurrentSizes) -> Table:
   return (*layers, output, layer(Loss, "loss", net.vocabulary, net.vocabulary))
 
 
-def transformer(net: TransformerSizes) -> Table:
+def transformer(net: SequenceSizes) -> Table:
   """Return the layers of a transformer in the order of the forward pass; those of block i are named i/..."""
   width, tokens = net.width, (1, net.tokens)
   head = width // net.heads

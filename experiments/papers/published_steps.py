@@ -33,7 +33,7 @@ from ddl.perf.convolution import choose, modelled, other_seconds
 from ddl.perf.device import Efficiency, chips, step_seconds
 from ddl.perf.device_step import FORMS, KINDS, Shares, extra, fastest, flop, kind_of
 from ddl.perf.layers import Table, is_map_scale, parts
-from ddl.perf.neural_networks import TransformerSizes, transformer
+from ddl.perf.neural_networks import SequenceSizes, transformer
 from experiments.papers import page
 from experiments.papers.page import Section
 
@@ -109,8 +109,8 @@ def network(name: str) -> Table:
     return neural_networks.table(model)
   entry, length = dict(_data()["network"].get(model, {"like": model})), int(tokens)
   like = entry.pop("like", "")
-  base: dict[str, Any] = neural_networks.transformer_sizes(like)._asdict() if like else {"tokens": length}
-  sizes = TransformerSizes(**base | entry)
+  base: dict[str, Any] = neural_networks.sizes(like)._asdict() if like else {"tokens": length}
+  sizes = SequenceSizes(**base | entry)
   predicted = length * sizes.predicted // sizes.tokens if sizes.predicted > 1 else sizes.predicted
   return transformer(sizes._replace(tokens=length, positions=length if sizes.positions else 0, predicted=predicted))
 

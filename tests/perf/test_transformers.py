@@ -8,12 +8,12 @@ from ddl.perf.cluster_file import named
 from ddl.perf.device import chips
 from ddl.perf.layers import Attention, FusedAttention, params, params_bytes, part, train_flop
 from ddl.perf.memory import MIXED, SINGLE, training_memory
-from ddl.perf.neural_networks import TransformerSizes, transformer
+from ddl.perf.neural_networks import SequenceSizes, transformer
 from ddl.perf.placement import fitting, table_job
 from experiments.papers import published_steps
 from experiments.papers.published_steps import network
 
-TINY = TransformerSizes(layers=2, width=8, heads=2, tokens=4, vocabulary=10)
+TINY = SequenceSizes(layers=2, width=8, heads=2, tokens=4, vocabulary=10)
 
 
 def forward_flop(table):
@@ -60,7 +60,7 @@ def test_a_mixture_of_experts_computes_only_its_active_experts():
   dense = sum(layer.macs for layer in table if not isinstance(layer, Attention)) / tokens
   embedding = 32000 * 4096
   assert dense == 12_879_925_248 - embedding and (dense + embedding) / 1e9 == pytest.approx(12.9, abs=0.05)
-  one = TransformerSizes(1, 8, 2, 4, 10, bias=False, experts=4, active=1)
+  one = SequenceSizes(1, 8, 2, 4, 10, bias=False, experts=4, active=1)
   layers = {layer.name: layer for layer in transformer(one)}
   assert layers["0/in"].params == 4 * 8 * 32 and layers["0/router"].params == 8 * 4
   plain = {layer.name: layer for layer in transformer(one._replace(experts=1))}
@@ -106,7 +106,7 @@ def test_the_products_of_vit_are_the_published_ones():
 
 
 def test_sizes_in_a_name():
-  net = neural_networks.transformer_sizes
+  net = neural_networks.sizes
   base = net("gpt2_124m")
   large = net("transformer:layers=24,width=2048,length=4096")
   assert large == base._replace(layers=24, width=2048, heads=32, tokens=4096, positions=4096)
@@ -172,7 +172,7 @@ def test_a_recurrent_layer_reads_its_weights_for_each_token():
 
 def test_flop_per_token_follow_the_scaling_laws():
   """6 per parameter of the products, and 12 layers width tokens for the scores, or half of it without masked pairs."""
-  net = neural_networks.transformer_sizes("gpt2_124m")._replace(fused=False)
+  net = neural_networks.sizes("gpt2_124m")._replace(fused=False)
   dense = [layer for layer in transformer(net) if not isinstance(layer, Attention) and "norm" not in layer.name]
   products = 12 * 12 * 768**2 + 768 * 50257
   assert train_flop(dense) == 6 * 1024 * products
@@ -183,7 +183,7 @@ def test_flop_per_token_follow_the_scaling_laws():
 
 
 def test_grouped_queries_and_gates_by_hand():
-  net = TransformerSizes(1, 8, 4, 4, 10, kv_heads=2, hidden=12, gated=True, bias=False, tied=False)
+  net = SequenceSizes(1, 8, 4, 4, 10, kv_heads=2, hidden=12, gated=True, bias=False, tied=False)
   layers = {layer.name: layer for layer in transformer(net)}
   assert layers["0/qkv"].params == 8 * (8 + 2 * 4) and layers["0/in"].params == 8 * 24 and layers["0/out"].params == 96
   assert layers["0/attention"].inputs == 16 and layers["0/attention"].outputs == 8
@@ -200,14 +200,14 @@ def test_only_unfused_attention_saves_its_scores():
 def test_activations_of_a_block_equal_the_published_formula():
   """arXiv 2205.05198: s b h (34 + 5 a s / h) bytes; 2 of the 34 are dropout masks, which the table omits."""
   for fused in (False, True):
-    net = TransformerSizes(2, 1024, 16, 512, 1000, fused=fused)
+    net = SequenceSizes(2, 1024, 16, 512, 1000, fused=fused)
     one, two = (training_memory(transformer(net._replace(layers=n)), MIXED).per_example for n in (1, 2))
     small = 16 * 512 * 2 if fused else 5 * 16 * 512**2  # sums of the softmax, or scores
     assert two - one == 32 * 512 * 1024 + small
 
 
 def test_recomputation_saves_only_the_inputs_of_blocks():
-  net = TransformerSizes(2, 1024, 16, 512, 1000)
+  net = SequenceSizes(2, 1024, 16, 512, 1000)
   tables = [transformer(net._replace(layers=n)) for n in (1, 2, 3)]
   one, two, three = (training_memory(table, MIXED, recomputed=True).per_example for table in tables)
   assert two - one == three - two == 2 * 512 * 1024
