@@ -96,15 +96,6 @@ class PlacedJob(NamedTuple):
   ends: tuple[tuple[str, Job, Cluster], ...] = ()  # (description, job, cluster) at both ends of an efficiency range
 
 
-class ParameterStates(NamedTuple):
-  """The memory of a transformer's parameter states and activations on a device."""
-
-  memory: StepMemory
-  split: int  # number of devices over which the states are sharded
-  recomputed: bool  # whether activations are recomputed
-  description: str
-
-
 def table_job(name: str, cluster: Cluster, workers: int = 0) -> PlacedJob:
   """Place the training job of a layer table: Adam for transformers, SGD with momentum for other networks.
 
@@ -115,17 +106,11 @@ def table_job(name: str, cluster: Cluster, workers: int = 0) -> PlacedJob:
   table, width = neural_networks.table(name), cluster.device.width
   language, tokens = isinstance(table[0], Embedding), table[0].size_in[1]
   title = f"{name} (an example is a sequence of {tokens:,} tokens)" if language else name
-  if not has_attention(table):
-    memory = step_memory(table, extra_copies=1, width=width)
-    job = Job(title, params_bytes(table), parts(table), memory, table, language=language, usual=_usual(name, table))
-    return place(job._replace(tokens=tokens if language else 0), cluster)
-  states = fitting(table, cluster, workers or cluster.workers or 0)
   job = Job(
-    title, params_bytes(table), parts(table), states.memory, table, least=1, split=states.split,
-    recomputed=states.recomputed, states=states.description, language=language,
-    usual=_usual(name, table), tokens=tokens if language else 0,
+    title, params_bytes(table), parts(table), step_memory(table, extra_copies=1, width=width), table,
+    language=language, usual=_usual(name, table), tokens=tokens if language else 0,
   )  # fmt: skip
-  return place(job, cluster)
+  return place(_fitting(job, cluster, workers or cluster.workers or 0) if has_attention(table) else job, cluster)
 
 
 def _usual(name: str, table: Table) -> UsualBatch:
@@ -140,14 +125,17 @@ def _usual(name: str, table: Table) -> UsualBatch:
   return usual_language_batch(params(table), table[0].size_in[1])
 
 
-def fitting(table: Table, cluster: Cluster, workers: int = 0) -> ParameterStates:
-  """Choose how to shard a transformer's parameter states, and whether to recompute its activations.
+def _fitting(job: Job, cluster: Cluster, workers: int) -> Job:
+  """Shard a transformer's parameter states, and recompute its activations, as far as the memory requires it.
 
   The states are not sharded if a sequence fits without sharding. Otherwise they are sharded over a power of two of
   devices: enough that three quarters of the memory remain for activations, but no more than there are workers, and at
   least the smallest number that fits. Activations are recomputed only if a sequence does not fit otherwise.
+
+  workers: the number of workers; 0: unknown.
   """
-  form, limit = MIXED if cluster.device.width == 2 else SINGLE, cluster.device.usable
+  table, limit = job.table, cluster.device.usable
+  form = MIXED if cluster.device.width == 2 else SINGLE
 
   def memory(split: int) -> StepMemory | None:
     candidates = (training_memory(table, form, recomputed=recomputed, split=split) for recomputed in (False, True))
@@ -166,7 +154,8 @@ def fitting(table: Table, cluster: Cluster, workers: int = 0) -> ParameterStates
   text = f"{form.states} bytes per parameter ({form.title}): {bytes_text(whole.fixed)}"
   if split > 1:
     text += f", sharded over {split} devices (at least {least}); T_step does not include the all-gather"
-  return ParameterStates(needed, split, recomputed, text + ("; activations are recomputed" if recomputed else ""))
+  text += "; activations are recomputed" if recomputed else ""
+  return job._replace(memory=needed, least=1, split=split, recomputed=recomputed, states=text)
 
 
 def place(job: Job, cluster: Cluster) -> PlacedJob:

@@ -9,7 +9,7 @@ from ddl.perf.device import chips
 from ddl.perf.layers import Attention, FusedAttention, params, params_bytes, part, train_flop
 from ddl.perf.memory import MIXED, SINGLE, training_memory
 from ddl.perf.neural_networks import SequenceSizes, transformer
-from ddl.perf.placement import fitting, table_job
+from ddl.perf.placement import table_job
 from experiments.papers import published_steps
 from experiments.papers.published_steps import network
 
@@ -230,14 +230,19 @@ def test_states_take_16_bytes_per_parameter():
 def test_states_are_sharded_only_if_they_do_not_fit():
   """States of 1.5 billion parameters fit in 40 GB, those of 7 billion do not fit in 80 GB."""
   h100, a100 = named("h100_ib400"), named("cloud_100g")
-  assert fitting(neural_networks.table("gpt2_1558m"), a100)[1:3] == (1, False)
-  assert fitting(neural_networks.table("llama_7b"), h100)[1:3] == (8, False)
-  assert fitting(neural_networks.table("llama_7b"), h100, workers=4)[1:3] == (4, False)
-  assert fitting(neural_networks.table("llama_7b"), h100, workers=1)[1:3] == (2, True)  # fewer than needed
-  large = fitting(neural_networks.table("llama_70b"), h100)
+
+  def states(name, cluster, workers=0):
+    job = table_job(name, cluster, workers).job
+    return job.split, job.recomputed
+
+  assert states("gpt2_1558m", a100) == (1, False)
+  assert states("llama_7b", h100) == (8, False)
+  assert states("llama_7b", h100, workers=4) == (4, False)
+  assert states("llama_7b", h100, workers=1) == (2, True)  # fewer than needed
+  large = table_job("llama_70b", h100).job
   assert (large.split, large.recomputed) == (64, True) and large.memory.total(6) < 0.9 * 80e9 < large.memory.total(7)
   with pytest.raises(ValueError, match=r"memory of a step on one sequence .* must be at most 900 MB .*, got .* GB"):
-    fitting(neural_networks.table("llama_70b"), h100._replace(device=h100.device._replace(memory=1e9)))
+    table_job("llama_70b", h100._replace(device=h100.device._replace(memory=1e9)))
 
 
 def test_published_runs_fit_in_memory_but_twice_their_examples_do_not():
