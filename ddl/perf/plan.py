@@ -113,7 +113,7 @@ def plan(
   families.message_bytes(job.params_bytes, request.gradients)  # raises ValueError for an unknown format
   shards, critical = _shards(job, cluster, request.workers), request.critical or None
   most_examples = critical or (job.usual.examples if job.usual else math.inf)  # largest global batch of synchronous SGD
-  counts = plan_rows.counts(cluster, request.workers, request.efficiency, shards)
+  counts = plan_rows.counts(cluster, request.workers, shards)
 
   @cache
   def seconds(workers: int, examples: float, micro: int = 1) -> float:
@@ -135,7 +135,7 @@ def plan(
     large = size.examples >= first.enough and size.examples * workers <= most_examples
     return alone(size) / seconds(workers, *size) if request.batch or large else 0.0
 
-  workers = request.workers or plan_rows.most_workers(share, counts)
+  workers = request.workers or plan_rows.most_workers(share, counts, request.efficiency)
   if workers == 1 and not request.workers and cluster.workers:  # synchronous SGD is inefficient on two workers
     workers = cluster.workers
   sized = fitted(workers)
@@ -185,7 +185,8 @@ def plan(
     why += f"{shards} workers"
     limit = f"memory: at least {shards} of the {workers} workers must share a copy"
     rows.append(PlanRow("shards", str(shards), why, limit))
-  rows += [*plan_rows.all_workers(sized, cluster, batch, workers, counts, seconds, overhead), *exchange_rows]
+  rows += plan_rows.all_workers(sized, cluster, batch, workers, counts, request.efficiency, seconds, overhead)
+  rows += exchange_rows
   return TrainingPlan(
     tuple(rows),
     settings,

@@ -1,7 +1,7 @@
 """Compute the rows of the plan's table: each has a quantity, its value, its formula and its limit."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ddl.errors import OptionError
@@ -28,18 +28,10 @@ class PlanRow(NamedTuple):
   limit: str  # what prevents a larger or smaller value
 
 
-class WorkerCounts(NamedTuple):
-  """The range of numbers of workers to choose from, and the efficiency that they must reach."""
+def counts(cluster: Cluster, requested: int, first: int = 1) -> list[int]:
+  """Return the numbers of workers from which a plan can choose, `doubled` from `first` to the most.
 
-  most: int  # largest number of workers
-  least: float  # required efficiency
-  first: int = 1  # smallest number of workers that can hold the job
-
-
-def counts(cluster: Cluster, requested: int, least: float, first: int = 1) -> WorkerCounts:
-  """Return the range of numbers of workers from which a plan can choose.
-
-  requested: the number of workers; 0: choose automatically. least, first: fields of `WorkerCounts`.
+  requested: the number of workers; 0: choose automatically. first: the smallest power of two that can hold the job.
 
   Raises:
     OptionError: if the cluster is too small, or fewer workers than `first` are requested.
@@ -49,17 +41,15 @@ def counts(cluster: Cluster, requested: int, least: float, first: int = 1) -> Wo
     raise OptionError("workers", f"from 1 to {limit:,} on this cluster", requested)
   if first > (workers := min(requested or limit, limit)):
     raise OptionError("workers", f"at least {first} (to hold parameters, gradients and optimizer states)", workers)
-  return WorkerCounts(max(cluster.workers or max(TRIED, requested), first), least, first)
+  most = max(cluster.workers or max(TRIED, requested), first)
+  return [workers for workers in doubled(most) if workers >= first]
 
 
-def most_workers(efficiency: Callable[[int], float], counts: WorkerCounts) -> int:
-  """Return the largest number of workers up to which all candidates are efficient enough, at least `counts.first`.
-
-  The candidates are `doubled(counts.most)`.
-  """
-  largest = counts.first
-  for workers in (n for n in doubled(counts.most) if n >= counts.first):
-    if efficiency(workers) < counts.least:
+def most_workers(efficiency: Callable[[int], float], counts: Sequence[int], least: float) -> int:
+  """Return the largest of `counts` up to which all have at least the efficiency `least`; if none has, the first one."""
+  largest = counts[0]
+  for workers in counts:
+    if efficiency(workers) < least:
       break
     largest = workers
   return largest
@@ -167,7 +157,7 @@ def _convolutions(job: Job, cluster: Cluster, batch: WorkerBatch, program: Convo
 
 
 def all_workers(
-  job: Job, cluster: Cluster, batch: WorkerBatch, workers: int, counts: WorkerCounts,
+  job: Job, cluster: Cluster, batch: WorkerBatch, workers: int, counts: Sequence[int], least: float,
   exact: Callable[[int, float, int], float], measured: float | None,
 ) -> tuple[PlanRow, PlanRow]:  # fmt: skip
   """Return two rows: weak scaling and strong scaling of synchronous SGD.
@@ -175,11 +165,12 @@ def all_workers(
   Args:
     batch: the batch of a worker.
     workers: the number of workers.
-    counts: the range of numbers of workers.
+    counts: the numbers of workers from which to choose.
+    least: the efficiency that they must reach.
     exact: (workers, examples per worker, microbatches) -> seconds of a step.
     measured: measured R_O of a single worker (see `plan.plan`), or None.
   """
-  x, micro, step, least = batch.examples, batch.micro, batch.step, counts.least
+  x, micro, step = batch.examples, batch.micro, batch.step
   no_start = cluster.device._replace(start=0.0)  # the start cancels in T_C, except for its rounding error
 
   def single(examples: float, device: Device = cluster.device) -> float:
@@ -200,9 +191,9 @@ def all_workers(
 
   def up_to(count: int) -> str:
     edge = "all of the cluster" if cluster.workers else "the most that were tried"
-    return f"efficiency of at least {percent(least)} up to {count} workers" + f", {edge}" * (count == counts.most)
+    return f"efficiency of at least {percent(least)} up to {count} workers" + f", {edge}" * (count == counts[-1])
 
-  enough, seconds = most_workers(lambda count: step / exact(count, x, micro), counts), exact(workers, x, micro)
+  enough, seconds = most_workers(lambda count: step / exact(count, x, micro), counts, least), exact(workers, x, micro)
   examples = f"{pluralize(x, 'example')} each"
   fed = f"; the data suffice for at most {job.data // x} workers with {examples}" if job.data else ""
   overlapped = "synchronous SGD, overlapped gradients" if cluster.overlap else "synchronous SGD, no overlap"
@@ -217,7 +208,7 @@ def all_workers(
   if not compute > 1e-12 * single(x * workers, no_start):  # bound by reading the parameters
     why = "a step takes as long with fewer examples, so more workers gain nothing"
     return weak, PlanRow(strong, "1", why, "the step time")
-  most, at = most_workers(lambda n: bounds.efficiency(n, overhead(n)), counts), overhead(workers)
+  most, at = most_workers(lambda n: bounds.efficiency(n, overhead(n)), counts, least), overhead(workers)
   host = "nothing fixed in a step"
   if measured is not None:
     host = f"host {seconds_text(fixed)} of each step, measured R_O = {measured:.3g}"
