@@ -14,7 +14,7 @@ from ddl.models import MODELS
 from ddl.names import short_name
 from ddl.perf import neural_networks, scaling
 from ddl.perf.cluster import Cluster
-from ddl.perf.memory import largest_batch
+from ddl.perf.layers import largest_batch
 from ddl.perf.patterns import Pattern
 from ddl.perf.placement import Job, PlacedJob, place, table_job
 from ddl.perf.scale_text import Curve

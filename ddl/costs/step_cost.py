@@ -34,8 +34,7 @@ from ddl.group_recorder import Recorder
 from ddl.perf import units
 from ddl.perf.device import LayerWork
 from ddl.perf.device_step import kind_of_model
-from ddl.perf.layers import FLOAT
-from ddl.perf.memory import StepMemory
+from ddl.perf.layers import FLOAT, StepMemory
 from ddl.perf.placement import Job
 from ddl.run.build import Components, make_model, param_shapes, params_bytes, with_auto
 from ddl.schedule import Due

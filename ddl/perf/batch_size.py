@@ -25,8 +25,7 @@ from ddl.perf.cluster import Cluster
 from ddl.perf.convolution import AlgorithmChoice, best_batch, choose, modelled, other_seconds
 from ddl.perf.device import step_seconds
 from ddl.perf.device_step import measured_costs
-from ddl.perf.layers import is_convolution
-from ddl.perf.memory import largest_batch
+from ddl.perf.layers import is_convolution, largest_batch
 from ddl.perf.placement import Job, UsualBatch
 from ddl.perf.units import bytes_text
 

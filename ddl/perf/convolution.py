@@ -20,8 +20,7 @@ import numpy as np
 import scipy  # imports its submodules at first use
 
 from ddl.perf.device import Device, Efficiency, LayerWork, part_seconds, step_seconds
-from ddl.perf.layers import Layer, Table, is_convolution, part, pass_bytes
-from ddl.perf.memory import StepMemory
+from ddl.perf.layers import Layer, StepMemory, Table, is_convolution, part, pass_bytes
 from ddl.perf.units import bytes_text
 
 PASSES = 3  # of a training step

@@ -39,8 +39,7 @@ from ddl.perf.bounds import round_seconds, smallest_delay, smallest_period
 from ddl.perf.cluster import Cluster, NetworkModel
 from ddl.perf.device import Device, step_seconds
 from ddl.perf.device_step import device_step
-from ddl.perf.layers import FLOAT, Attention, Table, params
-from ddl.perf.memory import MIXED, SINGLE, StepMemory, training_memory
+from ddl.perf.layers import FLOAT, MIXED, SINGLE, Attention, StepMemory, Table, params, training_memory
 from ddl.perf.patterns import Op, Pattern
 from ddl.perf.placement import Job
 

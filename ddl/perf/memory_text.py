@@ -6,8 +6,7 @@ from ddl.names import pluralize
 from ddl.perf.cluster import Cluster
 from ddl.perf.device import USABLE
 from ddl.perf.families import Speed, sharded_memory
-from ddl.perf.layers import Attention
-from ddl.perf.memory import MIXED, StepMemory
+from ddl.perf.layers import MIXED, Attention, StepMemory
 from ddl.perf.placement import Job
 from ddl.perf.plan import LANGUAGE, TrainingPlan
 from ddl.perf.units import bytes_text, percent

@@ -14,8 +14,21 @@ from ddl.perf import device_step, neural_networks
 from ddl.perf.cluster import Cluster
 from ddl.perf.device import Step, step_parts
 from ddl.perf.device_step import Shares
-from ddl.perf.layers import Attention, Embedding, FullAttention, Table, has_attention, params, params_bytes, parts
-from ddl.perf.memory import MIXED, SINGLE, StepMemory, step_memory, training_memory
+from ddl.perf.layers import (
+  MIXED,
+  SINGLE,
+  Attention,
+  Embedding,
+  FullAttention,
+  StepMemory,
+  Table,
+  has_attention,
+  params,
+  params_bytes,
+  parts,
+  step_memory,
+  training_memory,
+)  # fmt: skip
 from ddl.perf.units import bytes_text, percent
 
 MOST_SPLIT = 4096  # maximum number of devices over which parameter states are sharded

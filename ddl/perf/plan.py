@@ -20,7 +20,7 @@ from ddl.perf.batch_size import BatchSize, choose_batch, tried_sizes
 from ddl.perf.cluster import Cluster
 from ddl.perf.device import step_seconds
 from ddl.perf.families import FamilySettings, Speed
-from ddl.perf.memory import StepMemory
+from ddl.perf.layers import StepMemory
 from ddl.perf.placement import TOLERANCE, Job
 from ddl.perf.plan_rows import PlanRow
 

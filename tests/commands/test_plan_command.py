@@ -16,8 +16,7 @@ from ddl.costs.step_cost import batch_shapes, compiled_step, experiment_job, lea
 from ddl.perf import neural_networks
 from ddl.perf.cluster_file import named
 from ddl.perf.families import Speed, message_bytes
-from ddl.perf.layers import params, params_bytes, train_flop
-from ddl.perf.memory import StepMemory
+from ddl.perf.layers import StepMemory, params, params_bytes, train_flop
 from ddl.perf.placement import Job
 from ddl.perf.plan import PlanRequest
 from ddl.perf.plan import plan as make_plan

@@ -19,7 +19,7 @@ from ddl.perf import cluster_file, neural_networks, scale_text, scaling
 from ddl.perf.cluster import NetworkModel
 from ddl.perf.cluster_file import named
 from ddl.perf.device import LayerWork
-from ddl.perf.memory import step_memory
+from ddl.perf.layers import step_memory
 from ddl.perf.patterns import ExchangePattern, Op, Pattern, Visits
 from ddl.perf.scaling import Transport
 from ddl.report import scale_page

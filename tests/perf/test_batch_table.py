@@ -9,8 +9,7 @@ from ddl.perf.batch_size import tried_sizes
 from ddl.perf.cluster import Cluster, LinkModel, NetworkModel
 from ddl.perf.cluster_file import named
 from ddl.perf.device import USABLE, Device, Efficiency, LayerWork
-from ddl.perf.layers import params_bytes, parts
-from ddl.perf.memory import StepMemory, step_memory
+from ddl.perf.layers import StepMemory, params_bytes, parts, step_memory
 from ddl.perf.placement import USUAL, Job, UsualBatch, table_job
 from ddl.perf.plan import PlanRequest, pick, plan
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from ddl.perf import convolution, layers
 from ddl.perf.convolution import AlgorithmCosts, DoesNotFit, best_batch, choose
 from ddl.perf.device import Device, Efficiency, step_seconds
-from ddl.perf.layers import Layer, parts
-from ddl.perf.memory import StepMemory
+from ddl.perf.layers import Layer, StepMemory, parts
 
 NAMES = ("gemm", "fft", "winograd")
 DEVICE, FULL = Device(1e13, 1e12, 16e9), Efficiency(1.0)

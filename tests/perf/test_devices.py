@@ -10,8 +10,7 @@ from ddl.perf import neural_networks
 from ddl.perf.cluster_file import named
 from ddl.perf.device import WIDTHS, Device, chips, device_data, step_seconds
 from ddl.perf.device_step import Shares, cost, device_step, extra, fastest, find, flop, kind_of, known, measured_costs
-from ddl.perf.layers import Layer, params
-from ddl.perf.memory import StepMemory
+from ddl.perf.layers import Layer, StepMemory, params
 from ddl.perf.placement import Job, place, with_shares
 from experiments.papers import published_steps
 from experiments.papers.published_steps import convolution_shares, network, predict, shares_of, sources

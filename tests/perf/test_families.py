@@ -15,8 +15,7 @@ from ddl.perf import collectives, families, neural_networks, scaling
 from ddl.perf.cluster import Cluster, LinkModel, NetworkModel
 from ddl.perf.cluster_file import named
 from ddl.perf.device import Device, Efficiency, LayerWork, step_seconds
-from ddl.perf.layers import Layer, params_bytes
-from ddl.perf.memory import StepMemory
+from ddl.perf.layers import Layer, StepMemory, params_bytes
 from ddl.perf.patterns import Op
 from ddl.perf.placement import Job
 

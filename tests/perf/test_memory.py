@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddl.perf.layers import Layer
-from ddl.perf.memory import StepMemory, largest_batch, step_memory
+from ddl.perf.layers import Layer, StepMemory, largest_batch, step_memory
 from ddl.perf.units import bytes_text, seconds_text
 
 NET = (

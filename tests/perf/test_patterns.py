@@ -19,7 +19,7 @@ from ddl.models import MODELS
 from ddl.perf import collectives, patterns, scaling
 from ddl.perf.cluster import Cluster, LinkModel, NetworkModel
 from ddl.perf.device import Device, Efficiency, LayerWork
-from ddl.perf.memory import StepMemory
+from ddl.perf.layers import StepMemory
 from ddl.perf.patterns import Op, Pattern, Visits
 from ddl.perf.placement import Job
 from ddl.perf.plan import PlanRequest, plan

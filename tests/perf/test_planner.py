@@ -13,8 +13,7 @@ from ddl.perf.cluster import Cluster, LinkModel, NetworkModel
 from ddl.perf.cluster_file import built_in, named
 from ddl.perf.device import USABLE, Device, Efficiency, LayerWork, step_seconds
 from ddl.perf.families import FamilySettings, averaging
-from ddl.perf.layers import params_bytes, parts, train_flop
-from ddl.perf.memory import StepMemory, step_memory
+from ddl.perf.layers import StepMemory, params_bytes, parts, step_memory, train_flop
 from ddl.perf.patterns import Op, Pattern
 from ddl.perf.placement import Job
 from ddl.perf.plan import PlanRequest, plan

@@ -16,8 +16,7 @@ from ddl.perf.bounds import round_seconds
 from ddl.perf.cluster import Cluster, LinkModel, NetworkModel
 from ddl.perf.cluster_file import built_in, named
 from ddl.perf.device import Device, Efficiency, LayerWork
-from ddl.perf.layers import parts
-from ddl.perf.memory import step_memory
+from ddl.perf.layers import parts, step_memory
 from ddl.perf.patterns import ExchangePattern, Op, Pattern, Visits
 from ddl.perf.placement import Job
 from ddl.perf.plan import PlanRequest, plan

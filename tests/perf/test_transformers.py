@@ -6,8 +6,17 @@ from ddl.errors import OptionError
 from ddl.perf import neural_networks
 from ddl.perf.cluster_file import named
 from ddl.perf.device import chips
-from ddl.perf.layers import Attention, FusedAttention, params, params_bytes, part, train_flop
-from ddl.perf.memory import MIXED, SINGLE, training_memory
+from ddl.perf.layers import (
+  MIXED,
+  SINGLE,
+  Attention,
+  FusedAttention,
+  params,
+  params_bytes,
+  part,
+  train_flop,
+  training_memory,
+)  # fmt: skip
 from ddl.perf.neural_networks import SequenceSizes, transformer
 from ddl.perf.placement import table_job
 from experiments.papers import published_steps
