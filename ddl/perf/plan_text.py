@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ddl.names import pluralize
-from ddl.perf import collectives, memory_text, published
+from ddl.perf import collectives, memory_text, scaling
 from ddl.perf.batch_size import examples_factor
 from ddl.perf.cluster import Cluster
 from ddl.perf.families import Speed, islands, message_bytes, synchronous_seconds
@@ -236,14 +236,14 @@ def _speed(job: Job, result: TrainingPlan, cluster: Cluster) -> list[str]:
   return lines
 
 
-def _expected(job: Job, result: TrainingPlan, cluster: Cluster) -> published.ExpectedRates | None:
+def _expected(job: Job, result: TrainingPlan, cluster: Cluster) -> scaling.ExpectedRates | None:
   """Return the expected rates of synchronous SGD without PowerSGD on several workers, and None otherwise."""
   best, workers = result.advised, result.workers
   if workers == 1 or best.algorithm != "sync_sgd" or not best.setting.endswith("gradients"):
     return None
   sequential, form = cluster._replace(overlap=False), best.setting.split()[0]
   exposed = synchronous_seconds(job, sequential, workers, best.batch / workers, form, best.micro)
-  return published.expected(best.rate, best.batch / exposed, cluster.network.nodes(workers) > 1)
+  return scaling.expected_rates(best.rate, best.batch / exposed, cluster.network.nodes(workers) > 1)
 
 
 def _time(job: Job, result: TrainingPlan, cluster: Cluster, amount: Amount | None) -> list[str]:

@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ddl.perf import published
 from ddl.perf.cluster import NetworkModel
 from ddl.perf.patterns import ExchangePattern, Pattern, Visits
-from ddl.perf.scaling import ScalingPoint, Transport, stops
+from ddl.perf.scaling import ScalingPoint, Transport, expected_rates, stops
 from ddl.perf.units import rate_text
 
 EFFICIENCY = (  # only for strong scaling; with weak scaling both definitions agree
@@ -77,7 +76,7 @@ def reached(curve: Curve, network: NetworkModel) -> str:
   if not exposed or not curve.fits(last):
     return ""
   several = network.nodes(last.workers) > 1
-  rates = published.expected(last.examples_per_second, exposed.examples_per_second, several)
+  rates = expected_rates(last.examples_per_second, exposed.examples_per_second, several)
   return f"expect {rates.range} examples/s on {last.workers:,} workers: {rates.text}"
 
 

@@ -4,6 +4,10 @@ Strong scaling fixes the global batch, weak scaling the batch per worker. A loss
 one component were ideal: no latency, infinite bandwidth, the compute efficiency of the whole batch, no jitter, or no
 serialization. A step's gradients are simulated layer by layer (`timeline`), its exchanges as in virtual time
 (`ddl.events.lockstep`), and visits to a server as a queue (`server`).
+
+A prediction assumes that the backward pass hides the all-reduce of gradients and that all devices are always busy.
+Published runs of synchronous SGD were slower: on average, they reached the rate that is predicted without overlap. The
+`expected_rates` follow from the rates that they reached.
 """
 
 import math
@@ -24,6 +28,7 @@ from ddl.perf.device import LayerWork, Step, part_seconds, step_parts, step_seco
 from ddl.perf.layers import Table, params_bytes, parts
 from ddl.perf.patterns import ExchangePattern, Op, Pattern
 from ddl.perf.timeline import Pass, Timeline
+from ddl.perf.units import percent, rough_rate
 
 MOST_LAYERS = 200  # layers of a timeline; in deeper networks, consecutive layers are grouped
 MOST_STEPS = 5_000  # longest round in steps that is simulated step by step
@@ -369,3 +374,53 @@ def _check(
   if not transport.bucket >= 0:
     raise OptionError("bucket", ">= 0 bytes", f"{transport.bucket:g}")
   check_link("the network", cluster.network.between)
+
+
+class ReachedRates(NamedTuple):
+  """The 10th and the 90th percentile of published rates divided by the rates predicted without overlap."""
+
+  low: float
+  high: float
+  points: int  # number of published rates
+  systems: int  # number of systems that they were measured on
+
+
+# From experiments/papers/published_scaling.csv; checked by a test.
+ONE_NODE = ReachedRates(0.78, 1.03, 667, 43)
+SEVERAL_NODES = ReachedRates(0.77, 1.08, 152, 11)
+
+
+def rate_interval(hidden: float, exposed: float, reached: ReachedRates) -> tuple[float, float]:
+  """Return an interval that contains at least 80 % of the published rates: (low * e, max(high * e, h)).
+
+  Args:
+    hidden: h, the rate that is predicted if the backward pass hides the all-reduce.
+    exposed: e, the rate that is predicted without overlap.
+    reached: the percentiles of published runs.
+  """
+  return reached.low * exposed, max(reached.high * exposed, hidden)
+
+
+class ExpectedRates(NamedTuple):
+  """The interval of expected rates of synchronous SGD in examples per second, and an explanation."""
+
+  low: float
+  high: float
+  text: str
+
+  @property
+  def range(self) -> str:
+    """The interval as text."""
+    return f"{rough_rate(self.low)} to {rough_rate(self.high)}"
+
+
+def expected_rates(hidden: float, exposed: float, several: bool) -> ExpectedRates:
+  """Return the `rate_interval`, with an explanation, for workers on one node or, if `several`, on several nodes."""
+  rates, nodes = (SEVERAL_NODES, "several nodes") if several else (ONE_NODE, "one node")
+  low, high = rate_interval(hidden, exposed, rates)
+  text = (
+    f"80 % of {rates.points} published runs on {rates.systems} systems of {nodes} reached {percent(rates.low)} to "
+    f"{percent(rates.high)} of the rate predicted without overlap ({rough_rate(exposed)}). The range also includes the "
+    "rate predicted with overlap."
+  )
+  return ExpectedRates(low, high, text)

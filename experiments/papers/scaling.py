@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddl.perf import cluster_file, neural_networks, published, scaling
+from ddl.perf import cluster_file, neural_networks, scaling
 from ddl.perf.cluster import INFINIBAND_LATENCY, LIBRARIES, NVLINK_LATENCY, LinkModel, NetworkModel
 from ddl.perf.collectives import all_reduce
 from ddl.perf.device import LayerWork
-from ddl.perf.published import ReachedRates
+from ddl.perf.scaling import ReachedRates
 from ddl.perf.timeline import Pass, simulate
 from experiments.papers import page
 from experiments.papers.page import Config, Section
@@ -147,7 +147,7 @@ def covers(every: Sequence[PublishedPoint], points: Sequence[PublishedPoint]) ->
     others = [point for point in every if point.system != name and point.several == own[0].several]
     rates = reached(others)
     for point in own:
-      low, high = published.interval(point.hidden, point.after, rates)
+      low, high = scaling.rate_interval(point.hidden, point.after, rates)
       inside[low <= point.published <= high] += 1
   return inside[True] / inside.total()
 

@@ -6,8 +6,8 @@ import statistics
 import pytest
 
 from configs import reproduce_scaling, reproduce_sites
-from ddl.perf import published
 from ddl.perf.cluster import LIBRARIES
+from ddl.perf.scaling import ONE_NODE, SEVERAL_NODES
 from experiments.commands import reproduce
 from experiments.papers import allreduce, scaling, sites
 from experiments.papers.page import Config, summed
@@ -69,7 +69,7 @@ def test_median_errors_of_rates_are_below_15_percent(rates):
     assert statistics.median(scaling.errors([p for p in points if p.efficiency < RATES.hard], "after")) < 0.12
 
 
-@pytest.mark.parametrize("reached, several", [(published.ONE_NODE, False), (published.SEVERAL_NODES, True)])
+@pytest.mark.parametrize("reached, several", [(ONE_NODE, False), (SEVERAL_NODES, True)])
 def test_the_printed_interval_is_that_of_the_published_rates(reached, several, rates):
   points = [point for point in rates if point.several == several]
   computed = scaling.reached(points)

@@ -7,23 +7,22 @@ import pytest
 from ddl.costs import scale
 from ddl.perf import neural_networks, scale_text, scaling
 from ddl.perf.cluster_file import named
-from ddl.perf.published import ONE_NODE, SEVERAL_NODES, expected, interval
-from ddl.perf.scaling import Transport
+from ddl.perf.scaling import ONE_NODE, SEVERAL_NODES, Transport, expected_rates, rate_interval
 
 
 @pytest.mark.parametrize("reached", [ONE_NODE, SEVERAL_NODES])
 def test_the_interval_contains_both_predictions(reached):
   for exposed in (0.01, 50.0, 99.9, 100.0):
-    low, high = interval(100.0, exposed, reached)
+    low, high = rate_interval(100.0, exposed, reached)
     assert low == reached.low * exposed < exposed < high and high >= 100.0
-  assert interval(100.0, 100.0, reached)[1] == reached.high * 100.0
+  assert rate_interval(100.0, 100.0, reached)[1] == reached.high * 100.0
 
 
 def test_the_text_has_the_rates():
-  rates = expected(1000.0, 500.0, several=True)
-  assert (rates.low, rates.high) == interval(1000.0, 500.0, SEVERAL_NODES) and rates.high == 1000
+  rates = expected_rates(1000.0, 500.0, several=True)
+  assert (rates.low, rates.high) == rate_interval(1000.0, 500.0, SEVERAL_NODES) and rates.high == 1000
   assert rates.range == f"{SEVERAL_NODES.low * 500:.4g} to 1,000" and " without overlap (500)." in rates.text
-  assert f" {ONE_NODE.points} published runs" in expected(1000.0, 500.0, several=False).text
+  assert f" {ONE_NODE.points} published runs" in expected_rates(1000.0, 500.0, several=False).text
 
 
 def test_only_overlapped_synchronous_sgd_has_an_interval():
