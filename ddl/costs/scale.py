@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import optax
 
@@ -14,7 +14,6 @@ from ddl.models import MODELS
 from ddl.names import short_name
 from ddl.perf import neural_networks, scaling
 from ddl.perf.cluster import Cluster
-from ddl.perf.layers import largest_batch
 from ddl.perf.patterns import Pattern
 from ddl.perf.placement import Job, PlacedJob, place, table_job
 from ddl.perf.scale_text import Curve
@@ -26,25 +25,10 @@ MOST_GRAPH = 4096  # maximum workers of a gossip algorithm, because it stores ma
 WITH_MOMENTS = optax.rmsprop(0.1, momentum=0.9)  # has both moments that an algorithm may send
 
 
-class ScaledJob(NamedTuple):
-  """A model on a cluster, with its work and memory."""
+def scaled_job(name: str, examples: int, cluster: Cluster) -> tuple[PlacedJob, str]:
+  """Return a model on a cluster, and how its work and memory were counted, for the report.
 
-  placed: PlacedJob
-  work: StepWork  # per layer
-  counted: str  # how work and memory were counted, for the report
-  title: str
-
-  def largest(self, limit: float) -> int:
-    """Return the maximum number of examples per step that fit into `limit` bytes of memory."""
-    return largest_batch(self.placed.job.memory, limit)
-
-  def at_end(self, job: Job) -> StepWork:
-    """Return the work of a job in `placed.ends`: `placed.job` with the device's lowest or highest efficiency."""
-    return scaling.work_of(job.step, job.params_bytes) if job.table else self.work
-
-
-def scaled_job(name: str, examples: int, cluster: Cluster) -> ScaledJob:
-  """Return a model with its work and memory, from a layer table or, for a model of `ddl.models`, as counted by XLA.
+  They are counted from a layer table or, for a model of `ddl.models`, by XLA.
 
   Args:
     name: the name of a layer table, or of a model, whose sizes are those of `step_cost.SIZES` or the defaults.
@@ -52,9 +36,7 @@ def scaled_job(name: str, examples: int, cluster: Cluster) -> ScaledJob:
     cluster: the cluster on which the model is placed.
   """
   if neural_networks.has(name):
-    placed = table_job(name, cluster)
-    work = scaling.work_of(placed.job.step, placed.job.params_bytes)
-    return ScaledJob(placed, work, "layer table, 6 FLOP per multiply-accumulate", placed.job.title)
+    return table_job(name, cluster), "layer table, 6 FLOP per multiply-accumulate"
   named("model", dict.fromkeys(neural_networks.names()) | MODELS, name)
   from ddl.config import default_experiment
   from ddl.costs import step_cost  # imported lazily: a layer table needs no compiler
@@ -62,10 +44,13 @@ def scaled_job(name: str, examples: int, cluster: Cluster) -> ScaledJob:
 
   model = {"name": name, **step_cost.SIZES.get(name, {})}
   components = build(default_experiment(model=model, workers=1, batch=examples), step_cost.synthetic(name))
-  job = step_cost.experiment_job(components)
-  work, title = scaling.work_of(job.step, job.params_bytes), step_cost.model_title(components)
-  placed = place(Job(name, sum(work.nbytes), work.parts, job.memory), cluster)
-  return ScaledJob(placed, work, f"XLA's count of ddl's {title}", title)
+  job, title = step_cost.experiment_job(components), step_cost.model_title(components)
+  return place(Job(title, job.params_bytes, job.step, job.memory), cluster), f"XLA's count of ddl's {title}"
+
+
+def work_of(job: Job) -> StepWork:
+  """Return the work of a job's step, per layer."""
+  return scaling.work_of(job.step, job.params_bytes)
 
 
 def large_enough(workers: Sequence[int], job: Job) -> list[int]:

@@ -16,8 +16,10 @@ from ddl.models import MODELS
 from ddl.names import pluralize
 from ddl.perf import cluster_file, scale_text, scaling
 from ddl.perf.cluster import Cluster
+from ddl.perf.layers import largest_batch
+from ddl.perf.placement import Job
 from ddl.perf.scale_text import Curve
-from ddl.perf.scaling import StepWork, Transport
+from ddl.perf.scaling import Transport
 from ddl.perf.units import columns
 from ddl.run.workdir import writable
 from experiments.command_line import shared_flags
@@ -77,21 +79,21 @@ def main(line: CommandLine) -> int:
   workers = _workers(name, cluster, 10**9 if weak else batch)
   folder = writable(files.local(WORKDIR.value or f"runs/scale-{time.strftime('%Y%m%d-%H%M%S')}"))
   examples = batch if weak else max(1, batch // max(workers))  # per worker, with the largest number of workers
-  job = scale.scaled_job(model, examples, cluster)
-  placed, cluster = job.placed, job.placed.cluster
-  workers = scale.large_enough(workers, placed.job)
+  placed, counted = scale.scaled_job(model, examples, cluster)
+  job, cluster = placed.job, placed.cluster
+  workers = scale.large_enough(workers, job)
   names = list(dict.fromkeys(_algorithms()))
   settings = scale.settings(names, period=PERIOD.value, delay=DELAY.value)
   overlap = OVERLAP.value == "on" and cluster.overlap
   transport = Transport(SERVERS.value or 1, overlap, 1e6 * BUCKET.value, ORDER.value, OUTER.value)
 
-  def curves(work: StepWork, cluster: Cluster) -> list[Curve]:
+  def curves(job: Job, cluster: Cluster) -> list[Curve]:
     return scale.curves(
-      work, cluster, workers, settings, transport, batch=batch, weak=weak, jitter=JITTER.value,
-      largest=job.largest(cluster.device.usable),
+      scale.work_of(job), cluster, workers, settings, transport, batch=batch, weak=weak, jitter=JITTER.value,
+      largest=largest_batch(job.memory, cluster.device.usable),
     )  # fmt: skip
 
-  predicted = curves(job.work, cluster)
+  predicted = curves(job, cluster)
   if MEASURE.value:
     processes = cluster.workers or 1
     if workers[0] != 1 or processes not in workers:
@@ -107,9 +109,9 @@ def main(line: CommandLine) -> int:
   title = (
     f"{job.title} on {name}, {SCALING.value} scaling with {batch:,} examples per step{' and worker' if weak else ''}"
   )
-  print(f"{title}: predicted\n{cluster.title}\nefficiency: {placed.job.source}")
-  if placed.job.states:
-    print(f"model states: {placed.job.states}")
+  print(f"{title}: predicted\n{cluster.title}\nefficiency: {job.source}")
+  if job.states:
+    print(f"model states: {job.states}")
   for curve in predicted:
     print(f"\n{curve.algorithm}  {scale_text.setting(curve)}".rstrip())
     print(*(f"  {row}" for row in columns([head, *scale_text.rows(curve, cluster.network, len(head))])), sep="\n")
@@ -118,7 +120,7 @@ def main(line: CommandLine) -> int:
       print(textwrap.fill(rates, 118, initial_indent="  ", subsequent_indent="  "))
   for shares, end, end_cluster in placed.ends:
     print(f"\nwith {shares}:")
-    ends = curves(job.at_end(end), end_cluster)
+    ends = curves(end, end_cluster)
     print(*(f"  {curve.algorithm}: {scale_text.verdict(curve)}" for curve in ends), sep="\n")
   if not weak:
     print(f"\n{scale_text.EFFICIENCY}")
@@ -127,7 +129,7 @@ def main(line: CommandLine) -> int:
   from ddl.report import scale_page
 
   page = scale_page.write(
-    folder, predicted, cluster, job.work, title=title, weak=weak, counted=job.counted, jitter=JITTER.value,
+    folder, predicted, cluster, scale.work_of(job), title=title, weak=weak, counted=counted, jitter=JITTER.value,
     command=shlex.join(line.words),
   )  # fmt: skip
   print(f"\npage: {page}")

@@ -1,6 +1,7 @@
 """`python run.py scale`: its table and page, the numbers of nodes, and invalid flags."""
 
 import re
+from functools import partial
 from html.parser import HTMLParser
 from itertools import pairwise
 
@@ -19,7 +20,7 @@ from ddl.perf import cluster_file, neural_networks, scale_text, scaling
 from ddl.perf.cluster import NetworkModel
 from ddl.perf.cluster_file import named
 from ddl.perf.device import LayerWork
-from ddl.perf.layers import step_memory
+from ddl.perf.layers import largest_batch, step_memory
 from ddl.perf.patterns import ExchangePattern, Op, Pattern, Visits
 from ddl.perf.scaling import Transport
 from ddl.report import scale_page
@@ -74,14 +75,14 @@ def test_every_algorithm_has_a_curve(name):
 
 @pytest.mark.parametrize("name", ["transformer:layers=2,width=256", "llama_1b:length=4096", "vit_b16", "lstm_large"])
 def test_a_layer_table_with_other_sizes_can_be_scaled(name):
-  job = scale.scaled_job(name, 8, named("h100_ib400"))
-  assert job.placed.job.table == neural_networks.table(name) and sum(job.work.nbytes) == job.placed.job.params_bytes
+  job = scale.scaled_job(name, 8, named("h100_ib400"))[0].job
+  assert job.table == neural_networks.table(name) and sum(scale.work_of(job).nbytes) == job.params_bytes
 
 
 def test_a_custom_algorithm_has_a_short_name(monkeypatch):
   monkeypatch.setattr(scale, "recorded", lambda *_: lambda _: SYNC)
   cluster = named("cori_fdr")
-  work = scale.scaled_job("mlp", 64, cluster).work
+  work = scale.work_of(scale.scaled_job("mlp", 64, cluster)[0].job)
   settings = {"/a/folder/mine.py:SPEC": {}, "sync_sgd": {}}
   result = scale.curves(work, cluster, [1, 4], settings, Transport(), batch=64, weak=True, jitter=0.0)
   assert [curve.algorithm for curve in result] == ["mine", "sync_sgd"]
@@ -106,8 +107,8 @@ def test_periods_and_delays_default_to_the_algorithms():
 
 
 def test_a_model_of_ddl_has_the_flop_that_xla_counts():
-  job = scale.scaled_job("mlp", 16, named("cori_fdr"))
-  work, reported, title = job.work, job.counted, job.title
+  placed, reported = scale.scaled_job("mlp", 16, named("cori_fdr"))
+  work, title = scale.work_of(placed.job), placed.job.title
   products = 784 * 512 + 512 * 512 + 512 * 10
   assert sum(work.nbytes) == 4 * (products + 512 + 512 + 10)
   counted = 6 * products - 2 * 784 * 512  # without the gradient of the images
@@ -119,8 +120,8 @@ def test_a_model_of_ddl_has_the_flop_that_xla_counts():
 
 def test_points_that_exceed_memory_have_no_figures():
   cluster = named("dasgd_v100_10g")
-  job = scale.scaled_job("vgg_a", 1, cluster)
-  work, room = job.work, job.largest
+  job = scale.scaled_job("vgg_a", 1, cluster)[0].job
+  work, room = scale.work_of(job), partial(largest_batch, job.memory)
   result = {"sync_sgd": {}}, Transport()
   settings = {"batch": 4096, "weak": False, "jitter": 0.0}
   largest = room(cluster.device.memory)
@@ -146,7 +147,7 @@ def test_points_that_exceed_memory_have_no_figures():
 
 @pytest.mark.slow
 def test_largest_batch_of_a_model_of_ddl_fits_in_memory():
-  room = scale.scaled_job("mlp", 16, named("cori_fdr")).largest
+  room = partial(largest_batch, scale.scaled_job("mlp", 16, named("cori_fdr"))[0].job.memory)
   settings = default_experiment(model={"name": "mlp", **SIZES["mlp"]}, workers=1, batch=16)
   experiment = build(settings, synthetic("mlp"))
 
@@ -308,9 +309,10 @@ def test_the_command(tmp_path):
     "--algorithms=sync_sgd,dasgd,async_sgd", "--period=4", "--delay=1", f"--workdir={tmp_path / 'out'}",
   ).end()  # fmt: skip
   assert done.code == 0, done.error
-  job = scale.scaled_job("overfeat_fast", 1, named("aws_c4_8xlarge"))
-  recorded = scale.recorded("sync_sgd", sum(job.work.nbytes))
-  point = scaling.curve(recorded, job.work, job.placed.cluster, [16], batch=256)[0]
+  placed, _ = scale.scaled_job("overfeat_fast", 1, named("aws_c4_8xlarge"))
+  work = scale.work_of(placed.job)
+  recorded = scale.recorded("sync_sgd", sum(work.nbytes))
+  point = scaling.curve(recorded, work, placed.cluster, [16], batch=256)[0]
   row = next(line for line in done.out.splitlines() if re.match(r"\s+16 ", line))  # of the first algorithm
   assert row.split()[2] == f"{point.seconds:.4g}" and f"{100 * point.efficiency:.1f} %" in row
   assert row.endswith("bandwidth")
@@ -416,10 +418,10 @@ def test_source_and_range_of_the_efficiency(call):
 
 
 def test_numbers_of_workers_that_cannot_shard_the_states_are_dropped():
-  job = scale.scaled_job("llama_7b", 1, named("h100_ib400"))
-  assert scale.large_enough([1, 4, 8, 16], job.placed.job) == [8, 16]
+  job = scale.scaled_job("llama_7b", 1, named("h100_ib400"))[0].job
+  assert scale.large_enough([1, 4, 8, 16], job) == [8, 16]
   with pytest.raises(ValueError, match=r"workers must be at least 8 to hold .*, got 4"):
-    scale.large_enough([1, 4], job.placed.job)
-  assert sum(job.work.nbytes) == pytest.approx(4 * 6_738_415_616)
-  assert job.largest(80e9) == 3 and "4,096 tokens" in job.title
-  assert len(job.work.nbytes) <= 200
+    scale.large_enough([1, 4], job)
+  assert sum(scale.work_of(job).nbytes) == pytest.approx(4 * 6_738_415_616)
+  assert largest_batch(job.memory, 80e9) == 3 and "4,096 tokens" in job.title
+  assert len(scale.work_of(job).nbytes) <= 200
