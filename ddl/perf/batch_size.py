@@ -57,24 +57,6 @@ class ConvolutionProgram(NamedTuple):
   best: int  # the X with the most examples per second if all layers share one workspace
 
 
-class WorkerBatch(NamedTuple):
-  """A recommended mini-batch of X examples, and the figures that support it."""
-
-  examples: int  # X
-  largest: int  # most examples of a microbatch that memory and data allow
-  needed: float  # bytes of memory for a microbatch
-  step: float  # seconds of a step on X
-  best: int  # the number of examples with the best rate
-  best_rate: float  # this rate in examples per second
-  program: ConvolutionProgram | None  # for a microbatch; None without convolutions
-  micro: int = 1  # number of microbatches
-
-  @property
-  def rate(self) -> float:
-    """Examples per second of one worker."""
-    return self.examples / self.step
-
-
 class BatchSize(NamedTuple):
   """The number of examples in a worker's step, and the number of microbatches that process them."""
 
@@ -100,6 +82,16 @@ class TriedSizes(NamedTuple):
   best: int  # the candidate with the most examples per second
   enough: int  # the smallest candidate >= `job.least` with at least ENOUGH of the best rate; if none, the largest
   requested: BatchSize  # the requested batch, split into microbatches that fit
+
+  @property
+  def part(self) -> int:
+    """Examples of a microbatch of the requested batch."""
+    return self.requested.examples // self.requested.micro
+
+  @property
+  def step(self) -> float:
+    """Seconds of a step on the requested batch."""
+    return self.requested.micro * self.steps[self.part]
 
 
 def tried_sizes(job: Job, cluster: Cluster, requested: int = 0, micro: int = 1) -> TriedSizes:
@@ -133,33 +125,19 @@ def tried_sizes(job: Job, cluster: Cluster, requested: int = 0, micro: int = 1) 
   return TriedSizes(largest, steps, best, min(enough, default=last), size)
 
 
-def choose_batch(job: Job, cluster: Cluster, requested: int = 0, micro: int = 1) -> WorkerBatch:
-  """Return the requested mini-batch, or the smallest candidate whose rate is at least ENOUGH times the best rate.
+def convolution_program(job: Job, cluster: Cluster, sizes: TriedSizes) -> ConvolutionProgram | None:
+  """Solve the 0-1 program for all candidates, and return the solution for the requested microbatch.
 
-  requested: X, split evenly over at least `micro` microbatches; 0: choose a candidate >= `job.least`.
+  Return None for a network without convolutions.
   """
-  sizes = tried_sizes(job, cluster, requested, micro)
-  whole, micro = sizes.requested if requested else BatchSize(sizes.enough)
-  examples = whole // micro
-  return WorkerBatch(
-    examples=whole,
-    largest=sizes.largest,
-    needed=job.memory.total(examples),
-    step=micro * sizes.steps[examples],
-    best=sizes.best,
-    best_rate=sizes.best / sizes.steps[sizes.best],
-    program=_program(job, cluster, list(sizes.steps), examples) if any(map(is_convolution, job.table)) else None,
-    micro=micro,
-  )
-
-
-def _program(job: Job, cluster: Cluster, tried: list[int], examples: int) -> ConvolutionProgram:
-  device, efficiency = cluster.device, cluster.efficiency
+  if not any(map(is_convolution, job.table)):
+    return None
+  device, efficiency, examples = cluster.device, cluster.efficiency, sizes.part
   if job.shares is None or job.shares.whole:
     costs, other = modelled(job.table, device, efficiency), other_seconds(job.table, device, efficiency)
   else:
     costs, other = measured_costs(job.table, device, job.shares)
-  choices = best_batch(job.memory, device.usable, tried, costs, other_seconds=other, shared=True)
+  choices = best_batch(job.memory, device.usable, sizes.steps, costs, other)
   (choice,) = (x for x in choices if x.examples == examples)
   at_x = costs(examples)
   return ConvolutionProgram(

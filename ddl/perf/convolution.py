@@ -115,12 +115,12 @@ def _solve(seconds: np.ndarray, workspace: np.ndarray, allowed: np.ndarray, boun
 
 
 def best_batch(
-  memory: StepMemory, limit: float, batches: Iterable[int], costs: Callable[[int], AlgorithmCosts], *,
-  other_seconds: Callable[[int], float] = lambda examples: 0.0, shared: bool = False,
+  memory: StepMemory, limit: float, batches: Iterable[int], costs: Callable[[int], AlgorithmCosts],
+  other_seconds: Callable[[int], float],
 ) -> tuple[BatchChoice, ...]:  # fmt: skip
   """Solve the 0-1 program for each mini-batch size X that fits; return the choices by decreasing throughput.
 
-  M_bound is `limit` minus the step's memory (M_FM + M_MP + M_C).
+  All layers share one workspace. M_bound is `limit` minus the step's memory (M_FM + M_MP + M_C).
 
   Args:
     memory: memory of a step.
@@ -128,7 +128,6 @@ def best_batch(
     batches: the mini-batch sizes to try.
     costs: X -> seconds and workspaces of all algorithms.
     other_seconds: X -> seconds of all other layers.
-    shared: as in `choose`.
 
   Raises:
     DoesNotFit: if no mini-batch fits.
@@ -137,7 +136,7 @@ def best_batch(
   choices, problems = [], {}
   for examples in sorted(set(batches)):
     try:
-      choice = choose(costs(examples), limit - memory.total(examples), shared=shared)
+      choice = choose(costs(examples), limit - memory.total(examples), shared=True)
     except DoesNotFit as error:
       problems[examples] = error
       continue

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ddl.errors import OptionError
 from ddl.perf import batch_size as batches
 from ddl.perf import collectives, families, plan_rows, scaling
-from ddl.perf.batch_size import BatchSize, choose_batch, tried_sizes
+from ddl.perf.batch_size import BatchSize, tried_sizes
 from ddl.perf.cluster import Cluster
 from ddl.perf.device import step_seconds
 from ddl.perf.families import FamilySettings, Speed
@@ -178,14 +178,14 @@ def plan(
       bandwidths.append((factor, other_best))
   if configured:
     speeds = (*speeds, _configured_speed(job, cluster, settings, *configured))
-  batch = choose_batch(sized, cluster, *size)
-  rows = [*plan_rows.one_worker(sized, cluster, batch, rule)]
+  final = tried_sizes(sized, cluster, *size)
+  rows = [*plan_rows.one_worker(sized, cluster, final, rule)]
   if shards > 1:
     why = "parameters, gradients and optimizer states do not fit in the memory of one worker, but fit in that of "
     why += f"{shards} workers"
     limit = f"memory: at least {shards} of the {workers} workers must share a copy"
     rows.append(PlanRow("shards", str(shards), why, limit))
-  rows += plan_rows.all_workers(sized, cluster, batch, workers, counts, request.efficiency, seconds, overhead)
+  rows += plan_rows.all_workers(sized, cluster, final, workers, counts, request.efficiency, seconds, overhead)
   rows += exchange_rows
   return TrainingPlan(
     tuple(rows),

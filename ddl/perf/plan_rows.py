@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ddl.errors import OptionError
 from ddl.names import pluralize
 from ddl.perf import bounds, collectives, server
-from ddl.perf.batch_size import ENOUGH, ConvolutionProgram, WorkerBatch
+from ddl.perf.batch_size import ENOUGH, ConvolutionProgram, TriedSizes, convolution_program
 from ddl.perf.cluster import Cluster, NetworkModel
 from ddl.perf.device import Device, fixed_seconds, part_terms, step_parts, step_seconds
 from ddl.perf.layers import is_convolution, train_flop
@@ -60,53 +60,56 @@ def doubled(most: int) -> list[int]:
   return sorted({*(2**i for i in range(most.bit_length())), most})
 
 
-def one_worker(job: Job, cluster: Cluster, batch: WorkerBatch, rule: str) -> list[PlanRow]:
+def one_worker(job: Job, cluster: Cluster, sizes: TriedSizes, rule: str) -> list[PlanRow]:
   """Return all rows about a single worker. rule: the rule that chose the number of examples; "": the default rule."""
-  rows = [_examples(job, batch, rule), _step(job, cluster, batch)]
+  rows = [_examples(job, sizes, rule), _step(job, cluster, sizes)]
   if job.source:
-    rows.append(_efficiency(job, cluster, batch))
+    rows.append(_efficiency(job, cluster, sizes))
+  device, needed = cluster.device, bytes_text(job.memory.total(sizes.part))
   counted = (
     "parameters, gradients, other training state and activations, counted for "
-    f"{pluralize(batch.examples // batch.micro, 'example')}: {bytes_text(batch.needed)}"
+    f"{pluralize(sizes.part, 'example')}: {needed}"
   )
-  device = cluster.device
   limit = f"a step can use {bytes_text(device.usable)} of the device's {bytes_text(device.memory)}"
-  rows.append(PlanRow("memory per worker", bytes_text(batch.needed), counted, limit))
+  rows.append(PlanRow("memory per worker", needed, counted, limit))
   if job.states:
     value = f"sharded over {job.split}" if job.split > 1 else "not sharded"
     limit = "memory" if job.split > 1 or job.recomputed else "nothing"
     rows.append(PlanRow("parameters' states", value, job.states, limit))
-  return [*rows, _convolutions(job, cluster, batch, batch.program)] if batch.program else rows
+  program = convolution_program(job, cluster, sizes)
+  return [*rows, _convolutions(job, cluster, sizes, program)] if program else rows
 
 
-def _examples(job: Job, batch: WorkerBatch, rule: str) -> PlanRow:
-  x = batch.examples
+def _examples(job: Job, sizes: TriedSizes, rule: str) -> PlanRow:
+  x, micro = sizes.requested
+  rate, best_rate = x / sizes.step, sizes.best / sizes.steps[sizes.best]
   rule = rule or (
     f"the smallest of {job.least}, {2 * job.least}, ... that fits and has at least {percent(ENOUGH)} of the best rate"
   )
   why = (
-    f"{rule}: {x} / {seconds_text(batch.step)} = {rate_text(batch.rate)} examples/s per "
-    f"worker, {percent(batch.rate / batch.best_rate)} of {rate_text(batch.best_rate)} with {batch.best} examples"
+    f"{rule}: {x} / {seconds_text(sizes.step)} = {rate_text(rate)} examples/s per "
+    f"worker, {percent(rate / best_rate)} of {rate_text(best_rate)} with {sizes.best} examples"
   )
   limit = (
-    f"memory: {batch.largest} examples fit" if batch.largest != job.most else f"the data: {batch.largest} examples"
+    f"memory: {sizes.largest} examples fit" if sizes.largest != job.most else f"the data: {sizes.largest} examples"
   )
-  if batch.micro > 1:
-    limit += f" in each of {batch.micro} microbatches"
-  least = job.least * batch.micro
+  if micro > 1:
+    limit += f" in each of {micro} microbatches"
+  least = job.least * micro
   if x > least and not job.table:  # a layer table has no configured batch
     limit += f"; {x / least:.3g} times the config's {least}, so tune the learning rate again"
   return PlanRow("examples per worker", str(x), why, limit)
 
 
-def _step(job: Job, cluster: Cluster, batch: WorkerBatch) -> PlanRow:
+def _step(job: Job, cluster: Cluster, sizes: TriedSizes) -> PlanRow:
   device, efficiency = cluster.device, cluster.efficiency
-  x, one = batch.examples // batch.micro, batch.step / batch.micro
+  x, micro = sizes.part, sizes.requested.micro
+  one = sizes.step / micro
   terms = [part_terms(part, x, device, efficiency) for part in step_parts(job.step)]
   computing, moving = map(sum, zip(*terms, strict=True))
   slow = [max(term) for term in terms if term[1] > term[0]]
   start = f"{seconds_text(device.start)} to start + " if device.start else ""
-  total, times = seconds_text(one), f"{batch.micro} microbatches, each " if batch.micro > 1 else ""
+  total, times = seconds_text(one), f"{micro} microbatches, each " if micro > 1 else ""
   tiles = " (whole tiles)" if job.shares and not job.shares.whole and any(map(is_convolution, job.table)) else ""
   why = f"computing {job.flop_per_example * x:.3g} FLOP{tiles} / ({device.peak:.3g} FLOP/s * {efficiency.at(x):.3g}) = "
   why += seconds_text(computing)
@@ -121,25 +124,25 @@ def _step(job: Job, cluster: Cluster, batch: WorkerBatch) -> PlanRow:
   bound = f"memory bandwidth in {len(slow)} of {len(terms)} parts, {percent(share)} of the step" if slow else ""
   if device.start > 0.5 * one:
     bound = f"the start, {percent(device.start / one)} of the step"
-  return PlanRow("step", seconds_text(batch.step), f"T_step: {times}{why}", bound or "the peak rate")
+  return PlanRow("step", seconds_text(sizes.step), f"T_step: {times}{why}", bound or "the peak rate")
 
 
-def _efficiency(job: Job, cluster: Cluster, batch: WorkerBatch) -> PlanRow:
-  work = (train_flop(job.table) if job.table else job.flop_per_example) * batch.examples
-  share = percent(work / (cluster.device.peak * batch.step))
-  limit = f"{work:.3g} FLOP of the network / {seconds_text(batch.step)} = {share} of {cluster.device.peak:.3g} FLOP/s"
+def _efficiency(job: Job, cluster: Cluster, sizes: TriedSizes) -> PlanRow:
+  work = (train_flop(job.table) if job.table else job.flop_per_example) * sizes.requested.examples
+  share = percent(work / (cluster.device.peak * sizes.step))
+  limit = f"{work:.3g} FLOP of the network / {seconds_text(sizes.step)} = {share} of {cluster.device.peak:.3g} FLOP/s"
   if job.shares and job.shares.winograd:
     limit += "; Winograd and FFT need fewer products than the network's FLOP"
   return PlanRow("efficiency of the step", share, job.source, limit)
 
 
-def _convolutions(job: Job, cluster: Cluster, batch: WorkerBatch, program: ConvolutionProgram) -> PlanRow:
-  shared, one = program.shared, batch.step / batch.micro
+def _convolutions(job: Job, cluster: Cluster, sizes: TriedSizes, program: ConvolutionProgram) -> PlanRow:
+  shared, one = program.shared, sizes.step / sizes.requested.micro
   algorithms = ", ".join(f"{n} {name}" for name, n in Counter(shared.algorithms).most_common())
   direct, with_shared, with_separate, step = (
     seconds_text(s) for s in (program.direct, shared.seconds, program.separate.seconds, program.step)
   )
-  left, used = bytes_text(cluster.device.usable - batch.needed), bytes_text(shared.workspace)
+  left, used = (bytes_text(x) for x in (cluster.device.usable - job.memory.total(sizes.part), shared.workspace))
   if job.shares and not job.shares.whole:
     why = f"0-1 program over the device's algorithms, with one workspace for all layers: {with_shared}"
     why += f", direct only: {direct}; T_step uses the fastest algorithm of each layer"
@@ -157,20 +160,20 @@ def _convolutions(job: Job, cluster: Cluster, batch: WorkerBatch, program: Convo
 
 
 def all_workers(
-  job: Job, cluster: Cluster, batch: WorkerBatch, workers: int, counts: Sequence[int], least: float,
+  job: Job, cluster: Cluster, sizes: TriedSizes, workers: int, counts: Sequence[int], least: float,
   exact: Callable[[int, float, int], float], measured: float | None,
 ) -> tuple[PlanRow, PlanRow]:  # fmt: skip
   """Return two rows: weak scaling and strong scaling of synchronous SGD.
 
   Args:
-    batch: the batch of a worker.
+    sizes: those with the batch of a worker.
     workers: the number of workers.
     counts: the numbers of workers from which to choose.
     least: the efficiency that they must reach.
     exact: (workers, examples per worker, microbatches) -> seconds of a step.
     measured: measured R_O of a single worker (see `plan.plan`), or None.
   """
-  x, micro, step = batch.examples, batch.micro, batch.step
+  (x, micro), step = sizes.requested, sizes.step
   no_start = cluster.device._replace(start=0.0)  # the start cancels in T_C, except for its rounding error
 
   def single(examples: float, device: Device = cluster.device) -> float:

@@ -107,14 +107,14 @@ def test_the_program_is_solved_for_each_batch():
     return AlgorithmCosts(NAMES[:2], np.array([[examples * 1.0, examples * 0.4]]), np.array([[0.0, 10.0 * examples]]))
 
   memory = StepMemory(per_example=10, fixed=100)
-  result = best_batch(memory, 260, [1, 4, 8, 16, 17], costs, other_seconds=lambda examples: 1.0)
+  result = best_batch(memory, 260, [1, 4, 8, 16, 17], costs, lambda examples: 1.0)
   assert {x.examples: x.choice.algorithms[0] for x in result} == {1: "fft", 4: "fft", 8: "fft", 16: "gemm"}
   assert result[0].examples == 8
   assert result[0].throughput == 8 / (8 * 0.4 + 1)
   with pytest.raises(DoesNotFit, match=r"a mini-batch of 17 needs 270 bytes .* a step can use 260 bytes; "):
-    best_batch(memory, 260, [17], costs)
+    best_batch(memory, 260, [17], costs, lambda examples: 1.0)
   with pytest.raises(ValueError, match="at least one mini-batch"):
-    best_batch(memory, 260, [], costs)
+    best_batch(memory, 260, [], costs, lambda examples: 1.0)
 
 
 def test_direct_costs_equal_the_step_of_the_layer():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddl.perf import bounds, collectives, neural_networks, plan_text, scaling, server
-from ddl.perf.batch_size import ENOUGH, choose_batch
+from ddl.perf.batch_size import ENOUGH, convolution_program, tried_sizes
 from ddl.perf.cluster import Cluster, LinkModel, NetworkModel
 from ddl.perf.cluster_file import built_in, named
 from ddl.perf.device import USABLE, Device, Efficiency, LayerWork, step_seconds
@@ -69,15 +69,16 @@ def test_a_plan_for_a_million_devices_takes_seconds(at_once):
 
 
 def test_a_lower_efficiency_on_few_examples_requires_more_examples():
-  assert choose_batch(PLAIN, cluster()).examples == 32
-  result = choose_batch(PLAIN, cluster(half=300))
+  assert tried_sizes(PLAIN, cluster()).enough == 32
+  result = tried_sizes(PLAIN, cluster(half=300))
   curve = Efficiency(0.5, 300)
   most = curve.at(result.best)
-  assert curve.at(result.examples) >= ENOUGH * most > curve.at(result.examples // 2)
-  assert result.rate / result.best_rate == pytest.approx(curve.at(result.examples) / most)
+  assert curve.at(result.enough) >= ENOUGH * most > curve.at(result.enough // 2)
+  rates = {x: x / seconds for x, seconds in result.steps.items()}
+  assert rates[result.enough] / rates[result.best] == pytest.approx(curve.at(result.enough) / most)
   why = rows(plan(PLAIN, cluster(half=300), PlanRequest()))["examples per worker"].why
   assert f"at least {100 * ENOUGH:g} % of the best rate" in why
-  assert f"of {result.best_rate:,.0f} with {result.best}" in why
+  assert f"of {rates[result.best]:,.0f} with {result.best}" in why
   assert rows(plan(PLAIN, cluster(), PlanRequest(batch=64)))["examples per worker"].why.startswith(
     "as requested: 64 / "
   )
@@ -85,31 +86,31 @@ def test_a_lower_efficiency_on_few_examples_requires_more_examples():
 
 def test_memory_limits_the_examples():
   memory = PLAIN.memory.total(80) / USABLE
-  result = choose_batch(PLAIN, cluster(half=1000, memory=memory))
-  assert (result.examples, result.largest) == (80, 80)
-  assert choose_batch(PLAIN, cluster(memory=memory), requested=80)[::7] == (80, 1)
-  several = choose_batch(PLAIN, cluster(memory=memory), requested=800)
-  assert (several.examples, several.micro) == (800, 10) and several.step == pytest.approx(800 * 1e9 / 5e12)
-  assert choose_batch(PLAIN, cluster(memory=memory), requested=81).micro == 3
-  assert choose_batch(PLAIN, cluster(memory=memory), requested=64, micro=4).micro == 4
+  result = tried_sizes(PLAIN, cluster(half=1000, memory=memory))
+  assert (result.enough, result.largest) == (80, 80)
+  assert tried_sizes(PLAIN, cluster(memory=memory), requested=80).requested == (80, 1)
+  several = tried_sizes(PLAIN, cluster(memory=memory), requested=800)
+  assert several.requested == (800, 10) and several.step == pytest.approx(800 * 1e9 / 5e12)
+  assert tried_sizes(PLAIN, cluster(memory=memory), requested=81).requested.micro == 3
+  assert tried_sizes(PLAIN, cluster(memory=memory), requested=64, micro=4).requested.micro == 4
   with pytest.raises(ValueError, match=r"not even one example fits in 900 MB: a step on one example needs 1.2 GB"):
-    choose_batch(PLAIN, cluster(memory=1e9))
+    tried_sizes(PLAIN, cluster(memory=1e9))
 
 
 def test_data_limits_the_examples():
   few = PLAIN._replace(most=50)
-  assert choose_batch(few, cluster(half=1000)).examples == 50
+  assert tried_sizes(few, cluster(half=1000)).enough == 50
   with pytest.raises(ValueError, match=r"batch .examples per worker. must be at most 50 .*got 64"):
-    choose_batch(few, cluster(), requested=64)
+    tried_sizes(few, cluster(), requested=64)
 
 
 def test_rematerialization_is_required_if_not_even_one_example_fits_without_it():
   less = PLAIN.memory._replace(per_example=PLAIN.memory.per_example / 2)
   limit = cluster(memory=(PLAIN.memory.total(1) - 1) / USABLE)
   with pytest.raises(ValueError, match=r"^config.model.remat must be True.*got False"):
-    choose_batch(PLAIN._replace(remat=lambda: less), limit)
+    tried_sizes(PLAIN._replace(remat=lambda: less), limit)
   with pytest.raises(ValueError, match="not even one example fits"):
-    choose_batch(PLAIN._replace(remat=lambda: PLAIN.memory), limit)
+    tried_sizes(PLAIN._replace(remat=lambda: PLAIN.memory), limit)
 
 
 def test_a_plan_advises_rematerialization_and_members_only_if_the_microbatch_does_not_fit():
@@ -124,17 +125,16 @@ def test_workspaces_use_the_remaining_memory():
   """With more memory the 0-1 program selects faster convolutions, but the step assumes direct ones."""
   net = job("vgg_a")
   needed = net.memory.total(64)
-  none, tight, roomy = (
-    choose_batch(net, cluster(memory=(needed + room) / USABLE), requested=64) for room in (0, 1e9, 20e9)
-  )
-  assert set(none.program.shared.algorithms) == {"direct"} and none.program.step == pytest.approx(none.step)
-  assert (
-    roomy.program.shared.seconds < tight.program.shared.seconds < none.program.shared.seconds == none.program.direct
-  )
-  assert roomy.program.shared.seconds <= roomy.program.separate.seconds
-  assert roomy.program.step == pytest.approx(roomy.step - roomy.program.direct + roomy.program.shared.seconds)
-  assert none.step == tight.step == roomy.step == step_seconds(net.step, 64, cluster().device, cluster().efficiency)
-  assert choose_batch(net, cluster(memory=(needed - 1) / USABLE), requested=64).micro == 2
+  targets = [cluster(memory=(needed + room) / USABLE) for room in (0, 1e9, 20e9)]
+  sizes = [tried_sizes(net, target, requested=64) for target in targets]
+  none, tight, roomy = map(convolution_program, [net] * 3, targets, sizes)
+  step = step_seconds(net.step, 64, cluster().device, cluster().efficiency)
+  assert set(none.shared.algorithms) == {"direct"} and none.step == pytest.approx(step)
+  assert roomy.shared.seconds < tight.shared.seconds < none.shared.seconds == none.direct
+  assert roomy.shared.seconds <= roomy.separate.seconds
+  assert roomy.step == pytest.approx(step - roomy.direct + roomy.shared.seconds)
+  assert [x.step for x in sizes] == [step] * 3
+  assert tried_sizes(net, cluster(memory=(needed - 1) / USABLE), requested=64).requested.micro == 2
 
 
 def test_plan_and_scale_predict_the_same_step():
