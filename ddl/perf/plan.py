@@ -21,6 +21,7 @@ from ddl.perf.cluster import Cluster
 from ddl.perf.device import step_seconds
 from ddl.perf.families import FamilySettings, Speed
 from ddl.perf.layers import StepMemory
+from ddl.perf.patterns import Pattern
 from ddl.perf.placement import TOLERANCE, Job
 from ddl.perf.plan_rows import PlanRow
 
@@ -240,11 +241,10 @@ def _configured_speed(
 ) -> Speed:
   """Predict the speed of an algorithm from its messages with the model of `scaling`."""
   work = scaling.work_of(job.step, job.params_bytes)._replace(micro=settings.micro)
-  transport = scaling.Transport(settings.servers)
-  (point,) = scaling.curve(
-    recorded, work, cluster, [settings.workers], batch=settings.examples, weak=True, transport=transport
-  )
-  return families.speed(settings, name, "as configured", point.seconds)
+  pattern = recorded(settings.workers) if settings.workers > 1 else Pattern()
+  transport = scaling.Transport(settings.servers, cluster.overlap)
+  run = scaling.Scenario(pattern, work, cluster, settings.workers, settings.examples, transport)
+  return families.speed(settings, name, "as configured", scaling.seconds_of(run))
 
 
 def pick(speeds: Sequence[Speed], language: bool = True, most: float = math.inf) -> Speed:
