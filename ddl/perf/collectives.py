@@ -101,19 +101,24 @@ def _exchange_seconds(nbytes: float, link: LinkModel) -> float:
   return link.busy_seconds(nbytes, nbytes)
 
 
-def hierarchical(
-  nbytes: float, workers: int, network: NetworkModel, inside: str = "ring", between: str = "ring"
-) -> float:
-  """Return the seconds of a hierarchical all-reduce: reduce-scatter in nodes, all-reduce between nodes, all-gather.
+def hierarchical(nbytes: float, workers: int, network: NetworkModel) -> dict[tuple[str, str], float]:
+  """Return the seconds of hierarchical all-reduces, by the names of the algorithms inside and between nodes.
 
-  With n = `nbytes`, the m workers of a node each all-reduce n / m bytes over the node's link, which takes as long as an
-  all-reduce of n bytes by one worker per node.
-  With inside = "tree", each node reduces to one worker, which takes part in the all-reduce between nodes and then
-  broadcasts the result.
+  They are a reduce-scatter in nodes, an all-reduce between nodes, and an all-gather. With n = `nbytes`, the m workers
+  of a node each all-reduce n / m bytes over the node's link, which takes as long as an all-reduce of n bytes by one
+  worker per node. With a tree inside, each node reduces to one worker, which takes part in the all-reduce between nodes
+  and then broadcasts the result.
   """
-  per_node, nodes, link = _shape(workers, network)
-  middle = _named(ALL_REDUCE, between)(nbytes, nodes, network.outgoing_link(workers, between not in NEAR))
-  return 2 * _named(INSIDE, inside)(nbytes, per_node, link) + middle
+  per_node, _, link = _shape(nbytes, workers, network)
+  inside = {name: 2 * cost(nbytes, per_node, link) for name, cost in INSIDE.items()}
+  between = _between_nodes(ALL_REDUCE, nbytes, workers, network)
+  return {(a, b): near + far for a, near in inside.items() for b, far in between.items()}
+
+
+def _between_nodes(costs: dict[str, Cost], nbytes: float, workers: int, network: NetworkModel) -> dict[str, float]:
+  """Return the seconds of algorithms between the nodes, each of which counts as one worker."""
+  nodes = network.nodes(workers)
+  return {name: cost(nbytes, nodes, network.outgoing_link(workers, name not in NEAR)) for name, cost in costs.items()}
 
 
 def in_switches(nbytes: float, workers: int, network: NetworkModel) -> float:
@@ -125,9 +130,8 @@ def in_switches(nbytes: float, workers: int, network: NetworkModel) -> float:
   and receives the sum of one m-th of it, then sends this part and receives all parts. A reduction in the switches
   between nodes takes 2 L + n G (2 - duplex): up and down their tree.
   """
-  per_node, nodes, link = _shape(workers, network)
+  per_node, nodes, link = _shape(nbytes, workers, network)
   way, seconds = network.outgoing_link(workers), 0.0
-  _levels(nbytes, workers, link)
   if per_node > 1 and "inside" in network.reduces:
     seconds += 2 * link.latency + _exchange_seconds(nbytes * (1 + 1 / per_node), link)
   elif per_node > 1:
@@ -135,8 +139,7 @@ def in_switches(nbytes: float, workers: int, network: NetworkModel) -> float:
   if nodes > 1 and "between" in network.reduces:
     seconds += 2 * way.latency + _exchange_seconds(nbytes, way)
   elif nodes > 1:
-    links = {name: network.outgoing_link(workers, name not in NEAR) for name in ALL_REDUCE}
-    seconds += min(cost(nbytes, nodes, links[name]) for name, cost in ALL_REDUCE.items())
+    seconds += min(_between_nodes(ALL_REDUCE, nbytes, workers, network).values())
   return seconds
 
 
@@ -187,12 +190,13 @@ def _textbook(nbytes: float, workers: int, network: NetworkModel) -> dict[str, f
 
   If there are several nodes with several workers each, also return those of the fastest hierarchical all-reduce.
   """
-  per_node, nodes, link = _shape(workers, network)
+  per_node, nodes, link = _shape(nbytes, workers, network)
+  if nodes == 1:
+    return {name: cost(nbytes, workers, link) for name, cost in ALL_REDUCE.items()}
+  if per_node == 1:
+    return _between_nodes(ALL_REDUCE, nbytes, workers, network)
+  ways = hierarchical(nbytes, workers, network)
   way, crossing = network.outgoing_link(workers), network.outgoing_link(workers, all_nodes=True)
-  if nodes == 1 or per_node == 1:
-    links = {name: link if nodes == 1 else way if name in NEAR else crossing for name in ALL_REDUCE}
-    return {name: cost(nbytes, workers, links[name]) for name, cost in ALL_REDUCE.items()}
-  ways = {(a, b): hierarchical(nbytes, workers, network, a, b) for a in INSIDE for b in ALL_REDUCE}
   ring, butterfly = ALL_REDUCE["ring"], ALL_REDUCE["butterfly"]
   return {
     # one worker of a node sends to the next node while the others send inside the node
@@ -208,14 +212,13 @@ def _textbook(nbytes: float, workers: int, network: NetworkModel) -> dict[str, f
 def one_way(kind: str, nbytes: float, workers: int, network: NetworkModel) -> float:
   """Return the seconds of the cheapest algorithm for `kind`: reduce_scatter, all_gather, reduce or broadcast."""
   costs = _named(ONE_WAY, kind)
-  per_node, nodes, link = _shape(workers, network)
-  _levels(nbytes, workers, link)
+  per_node, nodes, link = _shape(nbytes, workers, network)
   if network.torus:
     return on_torus(nbytes, workers, network) / 2
   if network.library:
     return _library_one_way(kind, nbytes, workers, network, network.library)
   inside = min(cost(nbytes, per_node, link) for cost in costs.values())
-  away = min(cost(nbytes, nodes, network.outgoing_link(workers, name not in NEAR)) for name, cost in costs.items())
+  away = min(_between_nodes(costs, nbytes, workers, network).values())
   if "ring" not in costs or nodes == 1 or per_node == 1:
     return inside + away
   ring = max(costs["ring"](nbytes, workers, link), costs["ring"](nbytes, workers, network.outgoing_link(workers)))
@@ -233,8 +236,7 @@ def permute(nbytes: float, workers: int, network: NetworkModel, sources: Sequenc
     workers: the number of workers; a single worker sends nothing.
     sources: the rank from which each worker receives (None: it receives nothing); (): all partners are in other nodes.
   """
-  per_node, nodes, link = _shape(workers, network)
-  _levels(nbytes, workers, link)
+  per_node, nodes, link = _shape(nbytes, workers, network)
   if workers == 1:
     return 0.0
   if network.torus:
@@ -257,7 +259,7 @@ def network_bound(nbytes: float, workers: int, network: NetworkModel) -> float:
 
   If switches reduce, the bound is at most L + n G (2 - duplex), because each worker sends its vector only once.
   """
-  _, nodes, link = _shape(workers, network)
+  _, nodes, link = _shape(nbytes, workers, network)
   count, link, level = (workers, link, "inside") if nodes == 1 else (nodes, network.between, "between")
   least = lower_bound(nbytes, count, link)
   return min(least, link.latency + _exchange_seconds(nbytes, link)) if level in network.reduces else least
@@ -273,12 +275,13 @@ def table(nbytes: float, workers: int, network: NetworkModel) -> dict[str, tuple
   }
 
 
-def _shape(workers: int, network: NetworkModel) -> tuple[int, int, LinkModel]:
+def _shape(nbytes: float, workers: int, network: NetworkModel) -> tuple[int, int, LinkModel]:
   """Check the arguments, and return (workers of a full node, nodes, link inside a node)."""
-  units.count("number of workers", workers)
+  link = network.inside or network.between
+  _levels(nbytes, workers, link)
   units.count("workers per node", network.per_node)
   units.count("number of sites", network.sites)
-  return network.workers_per_node(workers), network.nodes(workers), network.inside or network.between
+  return network.workers_per_node(workers), network.nodes(workers), link
 
 
 def _named(entries: dict[str, Any], name: str, *others: str) -> Any:
@@ -305,7 +308,7 @@ def library_all_reduces(
       call on one device after another while the previous call is still running, so that the call takes as long as the
       launches or the transfer, whichever is longer.
   """
-  _levels(nbytes, workers, _shape(workers, network)[2])
+  _shape(nbytes, workers, network)
   if workers == 1:
     return {"ring/LL": 0.0}
   started = library.launch * (1 if processes else network.workers_per_node(workers))
