@@ -84,10 +84,6 @@ class Library(NamedTuple):
     error = "no held-out curve" if math.isnan(self.error) else f"median error {units.percent(self.error)}"
     return f"{self.devices:,} devices and {self.nodes} nodes ({error})"
 
-  def without(self, protocol: str) -> "Library":
-    """Return the library without a protocol, such as LL128 on fabrics that may reorder 128-byte stores."""
-    return self._replace(protocols=tuple(x for x in self.protocols if x.name != protocol))
-
   def instant(self) -> "Library":
     """Return the library with zero latency and the same bandwidth."""
     no_time = {"call": 0.0, "inside": 0.0, "between": 0.0}
