@@ -13,7 +13,7 @@ max(FLOP / (peak * efficiency), bytes moved / memory bandwidth); each operand is
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -200,18 +200,14 @@ def stride_one(layer: Layer) -> bool:
 Work = Callable[[str, Layer, tuple[float, float, float], int], LayerWork | None]
 
 
-def tabulated(
-  layers: Sequence[Layer], device: Device, efficiency: Efficiency, work: Work
-) -> Callable[[int], AlgorithmCosts]:
+def tabulated(table: Table, device: Device, efficiency: Efficiency, work: Work) -> Callable[[int], AlgorithmCosts]:
   """Return the costs of the convolutions as a function of the mini-batch size X.
 
   The three passes of a layer share a workspace.
 
-  Args:
-    layers: convolutions.
-    efficiency: efficiency of the device.
-    work: (algorithm, layer, counts of a pass, X) -> work of a training step; None if the algorithm is not used.
+  work: (algorithm, layer, counts of a pass, X) -> work of a training step; None if the algorithm is not used.
   """
+  layers = [*filter(is_convolution, table)]
 
   def costs(examples: int) -> AlgorithmCosts:
     seconds = np.full((len(layers), len(ALGORITHMS)), np.inf)
@@ -236,7 +232,7 @@ def modelled(table: Table, device: Device, efficiency: Efficiency) -> Callable[[
   def work(_name: str, _layer: Layer, counts: tuple[float, float, float], examples: int) -> LayerWork:
     return LayerWork(PASSES * counts[0] / examples, PASSES * counts[1] / examples)
 
-  return tabulated([*filter(is_convolution, table)], device, efficiency, work)
+  return tabulated(table, device, efficiency, work)
 
 
 def other_seconds(table: Table, device: Device, efficiency: Efficiency) -> Callable[[int], float]:

@@ -17,7 +17,7 @@ range if a kind of network was not measured on a device.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
@@ -83,15 +83,11 @@ class DeviceStep(NamedTuple):
     return step_seconds(self.parts, examples, self.device, self.efficiency)
 
 
-def device_step(
-  table: Table, device: Device, shares: Shares, *, algorithms: Mapping[str, str] | None = None, recomputed: float = 0.0,
-  split: int = 1,
-) -> DeviceStep:  # fmt: skip
-  """Return the step of a layer table on a device.
+def device_step(table: Table, device: Device, shares: Shares, *, recomputed: float = 0.0, split: int = 1) -> DeviceStep:
+  """Return the step of a layer table on a device, with the fastest algorithm that applies to each convolution.
 
   Args:
     shares: the shares of the device's rates that kernels reach.
-    algorithms: layer name -> convolution algorithm; other layers use the fastest algorithm that applies.
     recomputed: share of the forward pass that is recomputed in the backward pass.
     split: number of devices over which the optimizer state and its update are sharded.
   """
@@ -103,11 +99,10 @@ def device_step(
     if shares.whole:
       parts.append(LayerWork(layer.train_flop + again, 0.0, layer.held))
       continue
-    algorithm = (algorithms or {}).get(layer.name) or fastest(layer, shares)
     slower = 1 / shares.attention if isinstance(layer, Attention) else 1.0
     values = layer.fused_moved if shares.fused else layer.moved
     moved = 0.0 if is_map_scale(layer) else values * (1 + recomputed / 3)
-    work = flop(layer, i == 0) * cost(algorithm, shares)
+    work = flop(layer, i == 0) * cost(fastest(layer, shares), shares)
     parts.append(LayerWork((work + again) * slower, moved, layer.held))
     if traffic := extra(layer):
       parts.append(LayerWork(0.0, traffic))
@@ -169,7 +164,6 @@ def measured_costs(
     device: the device; its `start` includes the launches of all layers.
     shares: the measured shares of the device's rates that kernels reach.
   """
-  layers = [*filter(is_convolution, table)]
 
   def work(name: str, layer: Layer, _counts: tuple[float, float, float], _examples: int) -> LayerWork | None:
     slower = cost(name, shares)
@@ -177,9 +171,8 @@ def measured_costs(
       return None
     return LayerWork(flop(layer, layer is table[0]) * slower, layer.moved, 3 * layer.params)
 
-  costs = tabulated(layers, device, shares.efficiency, work)
-  names = {layer.name: "direct" for layer in layers}
-  direct = device_step(table, device, shares._replace(start=0.0), algorithms=names)
+  costs = tabulated(table, device, shares.efficiency, work)
+  direct = device_step(table, device, shares._replace(start=0.0, winograd=0.0))
   return costs, lambda examples: direct.seconds(examples) - float(costs(examples).seconds[:, 0].sum())
 
 
