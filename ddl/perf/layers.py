@@ -216,6 +216,7 @@ class FusedAttention(Attention):
   """Attention in one kernel (FlashAttention, arXiv 2205.14135) that skips masked pairs and recomputes the scores."""
 
   __slots__ = ()
+  moved = Layer.moved  # inputs and output once per pass (forward and backward), and their gradients once
 
   @property
   def macs(self) -> int:
@@ -231,11 +232,6 @@ class FusedAttention(Attention):
   def saved(self) -> int:
     """Number of saved values: the output, and one number per query and head."""
     return self.activations + self.groups * self.size_out[1]
-
-  @property
-  def moved(self) -> int:
-    """Number of values moved: inputs and output once per pass (forward and backward), and their gradients once."""
-    return 3 * (self.input_values + self.activations)
 
 
 class FullAttention(FusedAttention):
