@@ -64,13 +64,12 @@ def served_seconds(nbytes: float, workers: int, link: LinkModel, network: Networ
   return max(workers * busy / servers, node_seconds(nbytes, nbytes, workers, network))
 
 
-def check_servers(servers: int, nbytes: float) -> int:
-  """Return the number of servers; raise OptionError unless it is from 1 to the number of float32 values in `nbytes`."""
+def check_servers(servers: int, nbytes: float) -> None:
+  """Raise OptionError unless the number of servers is from 1 to the number of float32 values in `nbytes`."""
   units.count("number of servers", servers)
   most = max(1, int(units.amount("bytes of a message", nbytes)) // FLOAT)
   if servers > most:
     raise OptionError("servers", f"at most {most} (the number of parameters)", servers)
-  return servers
 
 
 class VisitSeconds(NamedTuple):
