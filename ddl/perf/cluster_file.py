@@ -129,23 +129,23 @@ def parse(tables: Mapping[str, Any]) -> Cluster:
     by_name["device"] = _data_sheet(by_name["device"]) | dict(by_name["device"])
   values = {name: _values(name, table, TABLES[name]) for name, table in by_name.items()}
   device, nodes = values["device"], values["nodes"]
-  link = {name: LinkModel(*map(float, values[f"link.{name}"].values())) for name in links}
+  link = {name: LinkModel(**values[f"link.{name}"]) for name in links}
   network = _network(nodes, link, values)
   units.choice("device.format", device["format"], WIDTHS)
   units.choice("device.chip", device["chip"], ["", *sorted([*chips(), *device_data()["without_sheet"]])])
   if (workers := nodes["count"] * nodes["devices"]) > MOST_WORKERS:
     raise OptionError("nodes.count x nodes.devices", f"at most {MOST_WORKERS}", workers)
-  rates = (float(device[key]) for key in ("peak", "memory_bandwidth", "memory", "start"))
+  rates = (device[key] for key in ("peak", "memory_bandwidth", "memory", "start"))
   return Cluster(
     title=values[""]["title"],
     device=Device(*rates, width=WIDTHS[device["format"]], chip=device["chip"]),
-    efficiency=Efficiency(float(device["efficiency"]), float(device["half"])),
+    efficiency=Efficiency(device["efficiency"], device["half"]),
     network=network,
     source=values[""]["source"],
     host=link.get("host"),
     workers=workers or None,
     overlap=values[""]["overlap"],
-    price=float(values[""]["price"]),
+    price=values[""]["price"],
   )
 
 
@@ -181,7 +181,7 @@ def _values(name: str, table: Any, keys: Mapping[str, FileKey]) -> dict[str, Any
       raise OptionError(option, "one printable line", f"{value!r:.80}")
     if valid:
       check(option, value, valid)
-    values[key] = value
+    values[key] = float(value) if kind == "a number" else value
   return values
 
 
@@ -213,7 +213,7 @@ def _network(
     link["device"] if per_node > 1 else None,
     per_node,
     sites,
-    card=float(nodes["card"]) or None,
+    card=nodes["card"] or None,
     uplink=Uplink(**values["uplink"]) if "uplink" in values else None,
     torus=Torus(**values["torus"]) if "torus" in values else None,
     reduces=tuple(nodes["reduces"]),
