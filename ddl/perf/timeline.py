@@ -43,16 +43,15 @@ class TimelineEvent(NamedTuple):
 class Message(NamedTuple):
   """A message with the gradients of some layers; in the next step, the forward pass of the first of them needs it."""
 
-  number: int  # in launch order
   step: int
   layers: tuple[int, ...]
   seconds: float
   ready: float  # time from which it can be sent, in seconds
 
 
-ORDERS: dict[str, Callable[[Message], Any]] = {
-  "fifo": lambda message: (message.ready, message.number),
-  "priority": lambda message: (message.step, message.layers[0], message.number),
+ORDERS: dict[str, Callable[[Message], Any]] = {  # of equal messages, the one that was launched first is sent first
+  "fifo": lambda message: message.ready,
+  "priority": lambda message: (message.step, message.layers[0]),
 }
 
 
@@ -130,11 +129,11 @@ def simulate(
       compute("weights", number, layer, step.weights[layer])
       if overlap and waiting and waiting[0][0] == layer:
         group = waiting.pop(0)
-        needed[layer] = [Message(0, number, group, seconds[group], now)]
+        needed[layer] = [Message(number, group, seconds[group], now)]
         link.pending += needed[layer]
       compute("inputs", number, layer, step.inputs[layer])
     if waiting:
-      needed[0] = [Message(i, number, group, seconds[group], now) for i, group in enumerate(waiting)]
+      needed[0] = [Message(number, group, seconds[group], now) for group in waiting]
       link.pending += needed[0]
     ends.append(now)
   sent, half = sum(seconds.values()), STEPS // 2
