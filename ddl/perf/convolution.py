@@ -150,13 +150,13 @@ def best_batch(
   return tuple(sorted(choices, key=lambda x: (-x.throughput, x.examples)))
 
 
-def direct(layer: Layer, examples: int) -> tuple[float, float, float]:
-  """Return (FLOP, values moved, workspace values) of a pass of direct convolution: 2 * macs * examples FLOP."""
-  return 2 * layer.macs * examples, pass_bytes(layer, examples, 1), 0.0
+def direct(layer: Layer, examples: int) -> tuple[float, float]:
+  """Return (FLOP, workspace values) of a pass of direct convolution: 2 * macs * examples FLOP."""
+  return 2 * layer.macs * examples, 0.0
 
 
-def fft(layer: Layer, examples: int) -> tuple[float, float, float] | None:
-  """Return (FLOP, values moved, workspace values) of one pass by FFT; None if the stride is not 1.
+def fft(layer: Layer, examples: int) -> tuple[float, float] | None:
+  """Return (FLOP, workspace values) of one pass by FFT; None if the stride is not 1.
 
   A real transform of s points takes 2.5 s log2 s FLOP, a complex product 8 FLOP; a transformed row of s points has
   s / 2 + 1 complex values. The pass transforms examples * inputs maps and inputs * outputs / groups kernels, and then
@@ -169,12 +169,11 @@ def fft(layer: Layer, examples: int) -> tuple[float, float, float] | None:
   pairs = layer.inputs * layer.outputs // layer.groups
   transforms = examples * (layer.inputs + layer.outputs) + pairs
   flop = transforms * 2.5 * points * math.log2(max(points, 2)) + 8 * examples * pairs * frequencies
-  workspace = 2 * frequencies * transforms
-  return flop, pass_bytes(layer, examples, 1) + 2 * workspace, workspace
+  return flop, 2 * frequencies * transforms
 
 
-def winograd(layer: Layer, examples: int) -> tuple[float, float, float] | None:
-  """Return (FLOP, values moved, workspace values) of one pass by Winograd's F(2x2, 3x3); None if it does not apply.
+def winograd(layer: Layer, examples: int) -> tuple[float, float] | None:
+  """Return (FLOP, workspace values) of one pass by Winograd's F(2x2, 3x3); None if it does not apply.
 
   A tile of 2x2 outputs takes 2 * 16 FLOP per pair of an input and an output map. A transform takes 32 FLOP (input
   tile), 24 (output tile) or 28 (kernel). The workspace holds the 16 transformed values of each input tile, output tile
@@ -185,8 +184,7 @@ def winograd(layer: Layer, examples: int) -> tuple[float, float, float] | None:
   tiles = examples * math.ceil(layer.size_out[0] / 2) * math.ceil(layer.size_out[1] / 2)
   pairs = layer.inputs * layer.outputs // layer.groups
   flop = 2 * 16 * tiles * pairs + tiles * (32 * layer.inputs + 24 * layer.outputs) + 28 * pairs
-  workspace = 16 * (tiles * (layer.inputs + layer.outputs) + pairs)
-  return flop, pass_bytes(layer, examples, 1) + 2 * workspace, workspace
+  return flop, 16 * (tiles * (layer.inputs + layer.outputs) + pairs)
 
 
 ALGORITHMS = {"direct": direct, "fft": fft, "winograd": winograd}
@@ -197,7 +195,7 @@ def stride_one(layer: Layer) -> bool:
   return all(o >= i - k + 1 for i, k, o in zip(layer.size_in, layer.kernel, layer.size_out, strict=True))
 
 
-Work = Callable[[str, Layer, tuple[float, float, float], int], LayerWork | None]
+Work = Callable[[str, Layer, tuple[float, float], int], LayerWork | None]
 
 
 def tabulated(table: Table, device: Device, efficiency: Efficiency, work: Work) -> Callable[[int], AlgorithmCosts]:
@@ -217,7 +215,7 @@ def tabulated(table: Table, device: Device, efficiency: Efficiency, work: Work) 
         counts = count(layer, examples)
         if counts and (part := work(name, layer, counts, examples)):
           seconds[k, i] = part_seconds(part, examples, device, efficiency)
-          workspace[k, i] = device.width * counts[2]
+          workspace[k, i] = device.width * counts[1]
     return AlgorithmCosts(tuple(ALGORITHMS), seconds, workspace)
 
   return costs
@@ -229,8 +227,10 @@ def modelled(table: Table, device: Device, efficiency: Efficiency) -> Callable[[
   All algorithms are assumed to reach the same share of the peak.
   """
 
-  def work(_name: str, _layer: Layer, counts: tuple[float, float, float], examples: int) -> LayerWork:
-    return LayerWork(PASSES * counts[0] / examples, PASSES * counts[1] / examples)
+  def work(_name: str, layer: Layer, counts: tuple[float, float], examples: int) -> LayerWork:
+    flop, workspace = counts
+    moved = pass_bytes(layer, examples, 1) + 2 * workspace
+    return LayerWork(PASSES * flop / examples, PASSES * moved / examples)
 
   return tabulated(table, device, efficiency, work)
 

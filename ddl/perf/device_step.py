@@ -165,7 +165,7 @@ def measured_costs(
     shares: the measured shares of the device's rates that kernels reach.
   """
 
-  def work(name: str, layer: Layer, _counts: tuple[float, float, float], _examples: int) -> LayerWork | None:
+  def work(name: str, layer: Layer, _counts: tuple[float, float], _examples: int) -> LayerWork | None:
     slower = cost(name, shares)
     if not np.isfinite(slower) or (name == "fft" and min(layer.kernel) < 5):
       return None

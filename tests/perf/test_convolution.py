@@ -118,16 +118,16 @@ def test_the_program_is_solved_for_each_batch():
 
 
 def test_direct_costs_equal_the_step_of_the_layer():
-  flop, moved, workspace = convolution.direct(SAME, 2)
+  flop, workspace = convolution.direct(SAME, 2)
   assert flop == 2 * 2 * 9 * 64 * 128 * 56 * 56
-  assert moved == 2 * (64 + 128) * 56 * 56 + 9 * 64 * 128 + 128 and workspace == 0
+  assert layers.pass_bytes(SAME, 2, 1) == 2 * (64 + 128) * 56 * 56 + 9 * 64 * 128 + 128 and workspace == 0
   for device in (DEVICE, DEVICE._replace(width=2), DEVICE._replace(memory_bandwidth=1e9)):
     costs = convolution.modelled((SAME,), device, Efficiency(0.5, 3.0))(8)
     assert costs.seconds[0, 0] == pytest.approx(step_seconds(parts((SAME,)), 8, device, Efficiency(0.5, 3.0)))
 
 
 def test_winograd_by_hand():
-  flop, _, workspace = convolution.winograd(SAME, 2)
+  flop, workspace = convolution.winograd(SAME, 2)
   tiles = 2 * 28 * 28
   products = 16 * tiles * 64 * 128
   assert 9 * 2 * 56 * 56 * 64 * 128 / products == 2.25
@@ -138,13 +138,13 @@ def test_winograd_by_hand():
 
 
 def test_fft_by_hand():
-  flop, _, workspace = convolution.fft(FIVE, 2)
+  flop, workspace = convolution.fft(FIVE, 2)
   transforms = 2 * 96 + 2 * 256 + 96 * 256 // 2  # on 32 x 32 points, of which 32 x 17 are stored
   assert workspace == 2 * 32 * 17 * transforms  # values
   assert flop == transforms * 2.5 * 1024 * 10 + 8 * 2 * 96 * 128 * 32 * 17
   assert convolution.fft(STRIDED, 2) is None
   padded = Layer("padded", 2, 3, (5, 5), (30, 30), (30, 30))  # the padded 34 x 34 input needs 64 x 64 points
-  assert convolution.fft(padded, 1)[2] == 2 * 64 * 33 * (2 + 3 + 6)
+  assert convolution.fft(padded, 1)[1] == 2 * 64 * 33 * (2 + 3 + 6)
 
 
 def test_an_fft_of_the_padded_size_computes_the_convolution():
