@@ -45,7 +45,8 @@ def scaled_job(name: str, examples: int, cluster: Cluster) -> tuple[PlacedJob, s
   model = {"name": name, **step_cost.SIZES.get(name, {})}
   components = build(default_experiment(model=model, workers=1, batch=examples), step_cost.synthetic(name))
   job, title = step_cost.experiment_job(components), step_cost.model_title(components)
-  return place(Job(title, job.params_bytes, job.step, job.memory), cluster), f"XLA's count of ddl's {title}"
+  placed = place(Job(title, job.params_bytes, job.step, job.memory, kind=job.kind), cluster)
+  return placed, f"XLA's count of ddl's {title}"
 
 
 def work_of(job: Job) -> StepWork:

@@ -48,7 +48,7 @@ def settings(info: Mapping[str, Any]) -> Settings:
     if len(set(columns["learning rate from"])) == 1:
       note = f"The learning rates are from {columns.pop('learning rate from')[0]}."
   hyper = [[f"{_words(name)} {_text(value)}" for name, value in entry["hyper"].items()] for entry in entries]
-  columns["hyper-parameters"] = [", ".join(texts) or "none" for texts in hyper]
+  columns["hyperparameters"] = [", ".join(texts) or "none" for texts in hyper]
   shared: dict[str, str] = {}
   for key, texts in texts_of.items():
     section, _, rest = key.partition(".")

@@ -8,7 +8,7 @@ from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
 
 shared_flags.run_flags("compare")
-TUNED = flags.DEFINE_string("tuned", "", "tuned.json of a sweep: learning rate and hyper-parameters of each algorithm")
+TUNED = flags.DEFINE_string("tuned", "", "tuned.json of a sweep: learning rate and hyperparameters of each algorithm")
 ONLY = shared_flags.only()
 CLUSTER = shared_flags.cluster()
 

@@ -1,4 +1,4 @@
-"""`python run.py list`: list the algorithms (with taxonomy and hyper-parameters), models, data sets and clusters."""
+"""`python run.py list`: list the algorithms (with taxonomy and hyperparameters), models, data sets and clusters."""
 
 import inspect
 import textwrap

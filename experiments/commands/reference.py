@@ -26,7 +26,7 @@ from experiments.papers.page import render
 
 COMMAND = "python run.py list --markdown=docs/reference"
 FOLDER = Path(__file__).parent / "pages"
-HEAD = ("name", "optimization", "scheduling", "pattern", "what is sent", "hyper-parameters", "paper")
+HEAD = ("name", "optimization", "scheduling", "pattern", "what is sent", "hyperparameters", "paper")
 SECTIONS = {kind: registry for kind, registry in REGISTRIES.items() if kind not in ("algorithm", "wrapper")}
 WORKERS = 8  # number of workers for which the pages evaluate a default that depends on it
 
@@ -78,7 +78,7 @@ def settings(factory: Callable[..., Any]) -> list[str]:
 
 
 def _described(registry: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
-  """Map each name to (registry entry, summary, equations, table of hyper-parameters), from its factory's docstring."""
+  """Map each name to (registry entry, summary, equations, table of hyperparameters), from its factory's docstring."""
   described = {}
   for name, spec in registry.items():
     summary, equations, *_ = str(inspect.getdoc(spec.factory)).split("\n\n")

@@ -79,6 +79,11 @@ def test_a_layer_table_with_other_sizes_can_be_scaled(name):
   assert job.table == neural_networks.table(name) and sum(scale.work_of(job).nbytes) == job.params_bytes
 
 
+def test_a_model_of_ddl_has_the_efficiency_of_its_kind_of_network():
+  placed, _ = scale.scaled_job("transformer", 2, named("h100_ib400"))
+  assert not placed.ends and "published steps of transformers" in placed.job.source  # fitted, not a range
+
+
 def test_a_custom_algorithm_has_a_short_name(monkeypatch):
   monkeypatch.setattr(scale, "recorded", lambda *_: lambda _: SYNC)
   cluster = named("cori_fdr")

@@ -35,7 +35,7 @@ def test_shared_settings_and_settings_by_label():
   }
   assert list(rows.columns.items()) == [
     ("learning rate", ["0.3", "0.1"]),
-    ("hyper-parameters", ["none", "period 10, alpha 0.1125"]),
+    ("hyperparameters", ["none", "period 10, alpha 0.1125"]),
     ("momentum of optimizer", ["0.9", "0"]),
   ]
   assert rows.note == "The learning rates are from the config, not from a sweep (--tuned)."
