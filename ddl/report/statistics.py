@@ -231,12 +231,6 @@ def power(size: float, seeds: int, level: float) -> float:
   return float(1 - below + lower)
 
 
-def detectable(seeds: int, level: float) -> float:
-  """Return the smallest |mean(d)| / s(d) that a test at this level detects with a power of 0.8."""
-  most = next(2.0**k for k in range(64) if power(2.0**k, seeds, level) >= POWER)
-  return scipy.optimize.root_scalar(lambda size: power(size, seeds, level) - POWER, bracket=(0.0, most), xtol=1e-3).root
-
-
 def more_seeds(size: float, seeds: int, level: float) -> int:
   """Return the smallest number of additional seeds for a power of 0.8; MOST + 1 if it exceeds MOST.
 
