@@ -270,7 +270,7 @@ def estimate(metric: str, values: Sequence[float]) -> tuple[float, float, float]
   if not is_score(metric):
     return statistics.log_summary(values)
   mean, half = statistics.summary(values)
-  low, high = statistics.interval_ends(metric, mean, math.nan if half is None else half)
+  low, high = statistics.interval_ends(metric, mean, half)
   return mean, float(low), float(high)
 
 

@@ -134,7 +134,7 @@ def slopes(chart: Chart) -> dict[str, list[float]]:
       across = np.log(line["x"].to_numpy())
       across -= across.mean()
       mean, half = summary(across @ np.log(y) / (across @ across))
-      slope = [mean] if half is None else [mean, mean - half, mean + half]
+      slope = [mean] if math.isnan(half) else [mean, mean - half, mean + half]
       fitted[f"{group}, {panel}" if panel else str(group)] = [] if line["early"].any() else slope
   return fitted
 

@@ -38,11 +38,11 @@ def half_width(values: np.ndarray) -> np.ndarray:
   return scipy.stats.t.ppf(0.975, len(values) - 1) * scipy.stats.sem(values)
 
 
-def summary(values: Sequence[float] | np.ndarray) -> tuple[float, float | None]:
-  """Return the mean and the half-width of its 95 % interval (None for fewer than two values)."""
+def summary(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
+  """Return the mean and the half-width of its 95 % interval (NaN for fewer than two values)."""
   values = np.asarray(values, np.float64)
   if values.size < 2:
-    return (float(values[0]) if values.size else math.nan), None
+    return (float(values[0]) if values.size else math.nan), math.nan
   return float(values.mean()), float(half_width(values))
 
 
@@ -64,7 +64,6 @@ def log_summary(values: Sequence[float] | np.ndarray) -> tuple[float, float, flo
   if not (values > 0).all():
     return float(values.mean()), math.nan, math.nan
   mean, half = summary(np.log(values))
-  half = math.nan if half is None else half
   return float(np.exp(mean)), float(np.exp(mean - half)), float(np.exp(mean + half))
 
 
@@ -112,7 +111,7 @@ def common_grid(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.nda
 
 
 class Pair(NamedTuple):
-  """The comparison of two algorithms over their common seeds; the fields are columns of the pairs frame."""
+  """The comparison of two algorithms over their common seeds; all fields but `size` are columns of the pairs frame."""
 
   scale: str  # "difference", the first minus the second, or "ratio", the first over the second
   estimate: float  # the mean difference or geometric mean ratio; NaN without a common seed
@@ -124,6 +123,7 @@ class Pair(NamedTuple):
   significant: bool | None = None
   effect_size: float | None = None  # Hedges' g_z, see `hedges_gz`
   more_seeds: int | None = None  # seeds to add for a significant difference, see `more_seeds`
+  size: float = 0.0  # |mean| / s of the differences; 0 without a test, or if the mean or s is 0
 
 
 def paired_tests(
@@ -140,32 +140,25 @@ def paired_tests(
       variance of 2 resolution^2 / 12 to their difference, and the test uses at least this variance.
     untested: pairs of the family that get an estimate but no test.
   """
-  pairs, sizes = {}, {}
-  for first, second in family:
-    pair, sizes[first, second] = _paired(figures[first], figures[second], ratio, resolution)
-    pairs[first, second] = Pair(*pair[:3]) if (first, second) in untested else pair
+  pairs = {(a, b): _paired(figures[a], figures[b], ratio, resolution) for a, b in family}
+  pairs |= {labels: Pair(*pairs[labels][:3]) for labels in untested}
   tested = [labels for labels, pair in pairs.items() if pair.p is not None]
   for labels, p_holm in zip(tested, holm([pairs[labels].p for labels in tested]), strict=True):
     pair, significant = pairs[labels], p_holm < LEVEL
     differs = significant and pair.estimate != (pair.scale == "ratio")
-    count = more_seeds(sizes[labels], pair.seeds, LEVEL / len(tested)) if sizes[labels] > 0 and not differs else None
+    count = more_seeds(pair.size, pair.seeds, LEVEL / len(tested)) if pair.size and not differs else None
     pairs[labels] = pair._replace(p_holm=p_holm, significant=significant, more_seeds=count)
   return pairs
 
 
-def _paired(
-  first: Mapping[str, float], second: Mapping[str, float], ratio: bool, resolution: float
-) -> tuple[Pair, float]:
-  """Return the comparison before Holm's correction, and |mean| / s of the differences.
-
-  The second value is 0 for fewer than two common seeds, or if the mean or s is 0.
-  """
+def _paired(first: Mapping[str, float], second: Mapping[str, float], ratio: bool, resolution: float) -> Pair:
+  """Return the comparison before Holm's correction."""
   common = [seed for seed in first if seed in second]
   a, b = (np.array([values[seed] for seed in common], np.float64) for values in (first, second))
-  ratio = ratio and bool(not common or min(a.min(), b.min()) > 0)
+  ratio = ratio and bool((a > 0).all() and (b > 0).all())
   name, count = "ratio" if ratio else "difference", len(common)
   if not common:
-    return Pair(name, math.nan, 0), 0.0
+    return Pair(name, math.nan, 0)
   if ratio:
     a, b = np.log(a), np.log(b)
   differences = a - b
@@ -173,7 +166,7 @@ def _paired(
   differences[np.abs(differences) <= ROUNDING * scale] = 0.0
   mean = float(differences.mean())
   if count == 1:
-    return Pair(name, float(np.exp(mean)) if ratio else mean, 1), 0.0
+    return Pair(name, float(np.exp(mean)) if ratio else mean, 1)
   deviation = max(float(differences.std(ddof=1)), resolution / math.sqrt(6))
   half = float(scipy.special.stdtrit(count - 1, 0.975)) * deviation / math.sqrt(count)
   values = [mean, mean - half, mean + half]
@@ -181,10 +174,10 @@ def _paired(
     estimate, low, high = np.exp(values).tolist() if ratio else values
   pair = Pair(name, estimate, count, low, high)
   if deviation <= ROUNDING * np.max(scale):  # equal differences for all seeds
-    return pair._replace(p=float(mean == 0)), 0.0
+    return pair._replace(p=float(mean == 0))
   size = mean / deviation
   p = 2 * float(scipy.special.stdtr(count - 1, -abs(size) * math.sqrt(count)))
-  return pair._replace(p=p, effect_size=hedges_gz(size, count)), abs(size)
+  return pair._replace(p=p, effect_size=hedges_gz(size, count), size=abs(size))
 
 
 def share_resolution(values: Sequence[float]) -> float:
