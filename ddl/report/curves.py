@@ -1,6 +1,5 @@
 """Learning curves, which are means over the seeds with 95 % bands: figures for print, and an interactive chart."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
@@ -40,7 +39,7 @@ def data(comparison: ComparisonRecord, y: str) -> tuple[DataFrame, bool]:
 
 def _curves(comparison: ComparisonRecord, y: str, floor: float | None) -> DataFrame:
   """Return the frame of `data`. floor: the limit of a log axis below which values are omitted; None: a linear axis."""
-  costs = [x for x in (*COSTS, *(f"{PREDICTED}_{name}" for name in comparison.clusters)) if _present(comparison, x)]
+  costs = _costs(comparison)
   parts = [pd.DataFrame([], columns=["label", "line", *costs, "y", "low", "high"])]
   for result in comparison.results:
     seeds = [(run, *_valid(run, y, floor)) for run in result.runs]
@@ -67,8 +66,10 @@ def _curves(comparison: ComparisonRecord, y: str, floor: float | None) -> DataFr
   return rows[np.isfinite(rows["y"].astype(float))]
 
 
-def _present(comparison: ComparisonRecord, name: str) -> bool:
-  return any(np.isfinite(run.columns[name]).any() for result in comparison.results for run in result.runs)
+def _costs(comparison: ComparisonRecord) -> list[str]:
+  """Return the columns of metrics that are x axes."""
+  predicted = [f"{PREDICTED}_{name}" for name in comparison.clusters]
+  return [name for name in (*COSTS, *predicted) if name in comparison.measured]
 
 
 def _valid(run: RunRecord, y: str, floor: float | None) -> tuple[np.ndarray, np.ndarray]:
@@ -82,12 +83,16 @@ def _valid(run: RunRecord, y: str, floor: float | None) -> tuple[np.ndarray, np.
   return steps[rows], values[rows]
 
 
-def accuracy_limits(lines: DataFrame, targets: Sequence[float]) -> tuple[float, float]:
-  """Return the limits of an accuracy axis: from just below the worst final value or the target to the best accuracy.
+def limits_of(comparison: ComparisonRecord, lines: DataFrame, y: str) -> tuple[float, float] | None:
+  """Return the limits of the axis of an accuracy; None for other metrics and without lines.
 
-  The limits exclude the initial rise of the curves, and final values far below all others.
+  They range from just below the worst final value or the target to the best accuracy. They exclude the initial rise of
+  the curves, and final values far below all others.
   """
   means = lines[lines["line"] == "mean"]
+  if not formats.is_share(y) or not len(means):
+    return None
+  targets = [comparison.target] * (y == comparison.metric)
   worst = figure.near(means.groupby("label")["y"].last())[-1]
   lowest, highest = min([*targets, worst]), max([*targets, means["y"].max()])
   room = highest - lowest or 0.01
@@ -96,13 +101,6 @@ def accuracy_limits(lines: DataFrame, targets: Sequence[float]) -> tuple[float, 
   bands = means["high"][means["y"] >= low].max()
   highest = max(highest, min(highest + BELOW * room, 0.0 if np.isnan(bands) else bands))
   return float(low), float(min(1.0 + min(0.005, 0.03 * (1.0 - low)), highest + 0.06 * (highest - low)))
-
-
-def _limits(comparison: ComparisonRecord, lines: DataFrame, y: str) -> tuple[float, float] | None:
-  """Return the limits of the axis of an accuracy; None for other metrics and without lines."""
-  if not formats.is_share(y) or not len(lines):
-    return None
-  return accuracy_limits(lines, [comparison.target] * (y == comparison.metric))
 
 
 def is_log(comparison: ComparisonRecord, x: str) -> bool:
@@ -141,7 +139,7 @@ def curve_figure(tables: Frames, x: str, y: str) -> Figure | None:
   drawn = lines[lines[x] > 0] if log_x else lines
   if not len(drawn):  # no algorithm sends anything
     return None
-  limits = _limits(comparison, lines, y)
+  limits = limits_of(comparison, lines, y)
   ends = means.groupby("label", sort=False)["y"].last()
   shown = ends[ends.index.isin(set(drawn["label"]))]
   notes = _notes(tables, lines, ends.drop(shown.index), shown, x, y, log_y, limits)
@@ -317,8 +315,8 @@ def interactive(tables: Frames) -> dict[str, Any] | None:
   It shows the large panel of the printed figures, with bands. The page's script inserts the selected columns into the
   calculations of x and y in the specification, and their titles, scales and formats into the encoding.
   """
-  comparison = tables.comparison
-  metrics = [name for name in comparison.measured if name not in COSTS and _present(comparison, name)]
+  comparison, costs = tables.comparison, _costs(tables.comparison)
+  metrics = [name for name in comparison.measured if name not in costs]
   if not metrics:
     return None
 
@@ -330,12 +328,11 @@ def interactive(tables: Frames) -> dict[str, Any] | None:
   merged, ups = pd.DataFrame(), {}
   for y in metrics:
     lines, log = data(comparison, y)
-    ups[y] = choice(y, log) | {"target": target_of(comparison, y), "domain": _limits(comparison, lines, y)}
+    ups[y] = choice(y, log) | {"target": target_of(comparison, y), "domain": limits_of(comparison, lines, y)}
     means = lines[lines["line"] == "mean"].drop(columns="line")
     means = means.rename(columns={"y": y, "low": f"{y}_low", "high": f"{y}_high"})
     merged = merged.merge(means, how="outer") if len(merged.columns) else means
-  costs = [name for name in dict.fromkeys((*COSTS, *merged.columns)) if name in merged and name not in ups]
-  across = {x: choice(x, is_log(comparison, x)) for x in costs if x in COSTS or x.startswith(PREDICTED)}
+  across = {x: choice(x, is_log(comparison, x)) for x in costs}
   styles = figure.styles(tables)
   styles = styles[styles["label"].isin(set(merged["label"]))]
   shown = alt.selection_point(name="shown", fields=["label"], bind="legend", toggle="true")

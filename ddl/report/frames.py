@@ -75,8 +75,7 @@ def scores(comparison: ComparisonRecord) -> list[Quantity]:
   """Return the scores: the target's metric, and the perplexity if it was measured; [] if runs stop at the target."""
   if comparison.stops:
     return []
-  runs = [run for result in comparison.results for run in result.runs]
-  also = comparison.metric != PERPLEXITY and any(np.isfinite(run.columns[PERPLEXITY]).any() for run in runs)
+  also = comparison.metric != PERPLEXITY and PERPLEXITY in comparison.measured
   return [quantity(comparison.metric), *[quantity(PERPLEXITY)] * also]
 
 
@@ -109,23 +108,19 @@ def metrics_frame(comparison: ComparisonRecord) -> DataFrame:
   keys, frames, measured = comparison.info["grid"], [], comparison.measured
   for result in comparison.results:
     for run in result.runs:
-      place = _place(result.info, keys, len(run.columns["step"]))
-      frames.append(pd.DataFrame({"label": result.info["label"], "seed": run.seed} | place | run.columns))
-  clocks = [f"{PREDICTED}_{name}" for name in comparison.clusters]
+      frame = pd.DataFrame({name: run.columns[name] for name in measured})
+      place = {"label": result.info["label"], "seed": run.seed} | _place(result.info, keys)
+      frames.append(pd.DataFrame([place] * len(frame)).join(frame))
   if not frames:
-    return pd.DataFrame(columns=["label", "seed", *(["group", *keys] if keys else []), *measured, *clocks])
-  metrics = pd.concat(frames, ignore_index=True)
-  empty = [name for name in measured if np.isnan(metrics[name].to_numpy()).all()]
-  metrics = metrics.drop(columns=empty).infer_objects()
+    return pd.DataFrame(columns=["label", "seed"])
+  metrics = pd.concat(frames, ignore_index=True).infer_objects()
   return metrics.astype({name: "int64" for name in ("step", "examples") if not np.isnan(metrics[name]).any()})
 
 
-def _place(info: Mapping[str, Any], keys: Sequence[str], lines: int) -> dict[str, list[Any]]:
-  """Return an algorithm's group and its values of the grid's keys as columns of `lines` rows; {} without a grid."""
-  if not keys:
-    return {}
+def _place(info: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+  """Return an algorithm's group and its values of the grid's keys; {} without a grid."""
   values = {key: tuple(value) if isinstance(value := info["point"].get(key), list) else value for key in keys}
-  return {key: [value] * lines for key, value in ({"group": info["group"]} | values).items()}
+  return {"group": info["group"]} | values if keys else {}
 
 
 def runs_frame(comparison: ComparisonRecord) -> DataFrame:
@@ -235,16 +230,14 @@ def pairs_frame(comparison: ComparisonRecord, runs: DataFrame) -> DataFrame:
 
 def table_frame(comparison: ComparisonRecord, runs: DataFrame, pairs: DataFrame) -> DataFrame:
   """Return the table of results: a row for each algorithm label, in the order of the comparison."""
-  labels, keys = [info["label"] for info in comparison.infos], comparison.info["grid"]
-  places = [_place(info, keys, 1) for info in comparison.infos]
-  columns = ["group", *keys] if keys else []
-  table = pd.DataFrame({"label": labels} | {key: [place[key][0] for place in places] for key in columns})
-  counts = runs.groupby("label").count().reindex(labels, fill_value=0)
-  complete = runs[runs["problem"] == ""].groupby("label").size().reindex(labels, fill_value=0)
-  sums = runs.groupby("label")[["early", "fell_back"]].sum().reindex(labels, fill_value=0)
+  keys = comparison.info["grid"]
+  table = pd.DataFrame([{"label": info["label"]} | _place(info, keys) for info in comparison.infos])
+  labels, of_label = table["label"], runs.assign(finished=runs["problem"] == "").groupby("label")
+  counts = of_label.count().reindex(labels, fill_value=0)
+  sums = of_label[["finished", "early", "fell_back"]].sum().reindex(labels, fill_value=0)
   table["seeds"] = [len(comparison.seeds[label]) for label in labels]
-  table["finished"], table["reached"] = complete.to_numpy(), counts["step_to_target"].to_numpy()
-  table[["early", "fell_back"]] = sums.to_numpy().astype("int64")
+  table["finished"], table["reached"] = sums["finished"].to_numpy(), counts["step_to_target"].to_numpy()
+  table[["early", "fell_back"]] = sums[["early", "fell_back"]].to_numpy()
   for quantity in quantities(comparison):
     name, count = quantity.name, counts[quantity.name].to_numpy()
     values = [runs[name][runs["label"] == label].dropna().tolist() for label in labels]

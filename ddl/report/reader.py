@@ -106,9 +106,10 @@ class ComparisonRecord(NamedTuple):
 
   @property
   def measured(self) -> list[str]:
-    """COLUMNS, and the other test metrics of the runs."""
-    names = [name for result in self.results for run in result.runs for name in run.columns if is_score(name)]
-    return list(dict.fromkeys([*COLUMNS, *names]))
+    """The columns with a value in any run."""
+    runs = [run for result in self.results for run in result.runs]
+    columns = runs[0].columns if runs else {}  # all runs have the same
+    return [name for name in columns if any(np.isfinite(run.columns[name]).any() for run in runs)]
 
   @property
   def goal(self) -> str:

@@ -98,7 +98,8 @@ def test_noise_scale_skips_gaps_and_marks_the_global_batch(tmp_path):
 
 
 def limits(folder):
-  return curves.accuracy_limits(curves.data(reader.read(folder), "test_accuracy")[0], [0.95])
+  record = reader.read(folder)
+  return curves.limits_of(record, curves.data(record, "test_accuracy")[0], "test_accuracy")
 
 
 def test_accuracy_axis_shows_the_differences_at_the_end(tmp_path):
