@@ -88,7 +88,7 @@ def _entrant(
 ) -> Entrant:
   seeds, steps, hits = [], [], []
   for run in runs:
-    columns = read_run(path / run).columns if (path / run / folder.METRICS).exists() else None
+    columns = read_run(path / run) if (path / run / folder.METRICS).exists() else None
     seeds.append(int(run.rpartition("-")[2]))
     steps.append(columns["step"] if columns else np.empty(0))
     values = columns[target["metric"]] if columns else np.empty(0)

@@ -9,7 +9,7 @@ import pandas as pd
 from ddl.report import figure, formats, frames, sentences
 from ddl.report.figure import DASHES, IDLE, INK, MUTED, NARROW, WIDE, Figure
 from ddl.report.frames import Frames
-from ddl.report.reader import PREDICTED, ComparisonRecord, DataFrame, RunRecord
+from ddl.report.reader import PREDICTED, Columns, ComparisonRecord, DataFrame
 from ddl.report.statistics import common_grid, finite_rows, half_width, interval_ends
 
 BELOW = 0.5  # how far an accuracy axis extends below the worst final value, as a share of the range of final values
@@ -42,22 +42,22 @@ def _curves(comparison: ComparisonRecord, y: str, floor: float | None) -> DataFr
   costs = _costs(comparison)
   parts = [pd.DataFrame([], columns=["label", "line", *costs, "y", "low", "high"])]
   for result in comparison.results:
-    seeds = [(run, *_valid(run, y, floor)) for run in result.runs]
-    seeds = [(run, steps, values) for run, steps, values in seeds if len(steps)]
+    seeds = [(f"seed {seed}", run, *_valid(run, y, floor)) for seed, run in result.runs.items()]
+    seeds = [seed for seed in seeds if len(seed[-1])]
     if not seeds:
       continue
-    grid, curves = common_grid([(steps, values) for _, steps, values in seeds])
+    grid, curves = common_grid([(steps, values) for *_, steps, values in seeds])
     half = half_width(curves) if len(seeds) > 2 and len(grid) else np.nan
-    ends = [steps[-1] for _, steps, _ in seeds]
-    lines = [("mean", [run for run, *_ in seeds], grid, curves.mean(axis=0), half)]
-    for run, steps, values in seeds:
+    ends = [steps[-1] for *_, steps, _ in seeds]
+    lines = [("mean", [run for _, run, *_ in seeds], grid, curves.mean(axis=0), half)]
+    for name, run, steps, values in seeds:
       rest = steps >= (min(ends) if len(seeds) > 2 else steps[0])
       if len(seeds) == 2 or (len(seeds) > 2 and rest.sum() > 1):
-        lines.append((run.name, [run], steps[rest], values[rest], np.nan))
+        lines.append((name, [run], steps[rest], values[rest], np.nan))
       if steps[-1] < max(ends) and y != "noise_scale":
-        lines.append((f"end of {run.name}", [run], steps[-1:], values[-1:], np.nan))
+        lines.append((f"end of {name}", [run], steps[-1:], values[-1:], np.nan))
     for line, runs, steps, values, half in lines:
-      across = {x: np.mean([np.interp(steps, r.columns["step"], r.columns[x]) for r in runs], axis=0) for x in costs}
+      across = {x: np.mean([np.interp(steps, run["step"], run[x]) for run in runs], axis=0) for x in costs}
       low, high = interval_ends(y if floor is None else "logarithm", values, half)
       values, low, high = (x if floor is None else 10**x for x in (values, low, high))
       columns = {"label": result.info["label"], "line": line} | across | {"y": values, "low": low, "high": high}
@@ -72,9 +72,9 @@ def _costs(comparison: ComparisonRecord) -> list[str]:
   return [name for name in (*COSTS, *predicted) if name in comparison.measured]
 
 
-def _valid(run: RunRecord, y: str, floor: float | None) -> tuple[np.ndarray, np.ndarray]:
+def _valid(run: Columns, y: str, floor: float | None) -> tuple[np.ndarray, np.ndarray]:
   """Return a run's steps until it diverged, and `y` at these steps (as log10 if there is a floor)."""
-  steps, values = run.columns["step"], run.columns[y]
+  steps, values = run["step"], run[y]
   # The noise scale has gaps where the gradient does not differ significantly from zero.
   rows = np.flatnonzero(np.isfinite(values)) if y == "noise_scale" else finite_rows(values)
   if floor is not None:
@@ -107,7 +107,7 @@ def is_log(comparison: ComparisonRecord, x: str) -> bool:
   """Return whether the x axis is logarithmic: for bytes, and for times if final times differ more than fivefold."""
   if x not in (comparison.seconds, "bytes_sent") and not x.startswith(PREDICTED):
     return False
-  ends = [max(float(run.columns[x][-1]) for run in result.runs) for result in comparison.results if result.runs]
+  ends = [max(float(run[x][-1]) for run in result.runs.values()) for result in comparison.results if result.runs]
   positive = [end for end in ends if end > 0]
   return x == "bytes_sent" or (bool(positive) and max(positive) > 5 * min(positive))
 
@@ -208,7 +208,7 @@ def _notes(
 
 def _averaged(result: Any) -> bool:
   """Return whether workers with local steps have equal parameters at every evaluation after the first."""
-  settings, distances = result.info["settings"], [run.columns["distance"][1:] for run in result.runs]
+  settings, distances = result.info["settings"], [run["distance"][1:] for run in result.runs.values()]
   if result.info["taxonomy"]["payload"] == "gradients" or result.info["hyper"].get("period") == 1:
     return False
   return settings["workers"] > 1 and any(map(len, distances)) and not np.any(np.concatenate(distances))

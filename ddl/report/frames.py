@@ -12,7 +12,7 @@ import pandas as pd
 
 from ddl.names import Place, comparable
 from ddl.report import formats, statistics
-from ddl.report.reader import PREDICTED, ComparisonRecord, DataFrame, Result, RunRecord, is_score
+from ddl.report.reader import PREDICTED, Columns, ComparisonRecord, DataFrame, Result, is_score
 from ddl.report.statistics import MOST
 
 METRICS, TABLE, PAIRS, FINDINGS = "metrics.csv", "table.csv", "pairs.csv", "findings.json"
@@ -107,9 +107,9 @@ def metrics_frame(comparison: ComparisonRecord) -> DataFrame:
   comparison = comparison.whole or comparison  # includes seeds that only some labels have
   keys, frames, measured = comparison.info["grid"], [], comparison.measured
   for result in comparison.results:
-    for run in result.runs:
-      frame = pd.DataFrame({name: run.columns[name] for name in measured})
-      place = {"label": result.info["label"], "seed": run.seed} | _place(result.info, keys)
+    for seed, columns in result.runs.items():
+      frame = pd.DataFrame({name: columns[name] for name in measured})
+      place = {"label": result.info["label"], "seed": seed} | _place(result.info, keys)
       frames.append(pd.DataFrame([place] * len(frame)).join(frame))
   if not frames:
     return pd.DataFrame(columns=["label", "seed"])
@@ -126,44 +126,44 @@ def _place(info: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
 def runs_frame(comparison: ComparisonRecord) -> DataFrame:
   """Return the outcome of every run: a row for each algorithm label and requested seed.
 
-  Columns: label; run, such as "seed 0"; problem, the reason why the run has no final score, "" if it is complete;
-  early, whether it met the target before the first evaluation after the start; fell_back, whether a later evaluation
-  missed the target; label_fell_back, see `_mean_falls_back`; silent, whether the label's runs sent nothing; same, the
-  first label with identical runs, possibly the label itself; and a column for each quantity.
+  Columns: label; seed; problem, the reason why the run has no final score, "" if it is complete; early, whether it met
+  the target before the first evaluation after the start; fell_back, whether a later evaluation missed the target;
+  label_fell_back, see `_mean_falls_back`; silent, whether the label's runs sent nothing; same, the first label with
+  identical runs, possibly the label itself; and a column for each quantity.
   """
   ends, gap = {}, 0.0  # last steps and longest evaluation interval, as shares of a label's steps
-  for result in comparison.results:
-    steps = {run.name: run.columns["step"] / result.info["settings"]["steps"] for run in result.runs}
-    ends[result.info["label"]] = {name: share[-1] for name, share in steps.items()}
+  for label, result in zip(comparison.seeds, comparison.results, strict=True):
+    steps = {seed: columns["step"] / result.info["settings"]["steps"] for seed, columns in result.runs.items()}
+    ends[label] = {seed: share[-1] for seed, share in steps.items()}
     gap = max([gap, *(np.diff(share).max(initial=0) for share in steps.values())])
   # Evaluations are at round boundaries, so complete runs may end up to one evaluation apart.
   enough = max((end for shares in ends.values() for end in shares.values()), default=0) - gap
-  blank = {"early": False, "fell_back": False} | {quantity.name: math.nan for quantity in quantities(comparison)}
+  flags = dict.fromkeys(("early", "fell_back", "label_fell_back", "silent"), bool)
+  blank = dict.fromkeys(flags, False) | {quantity.name: math.nan for quantity in quantities(comparison)}
   rows, first_with = [], {}
-  for result in comparison.results:
-    label, runs = result.info["label"], {run.name: run for run in result.runs}
-    content = tuple((run.name, *(run.columns[name].tobytes() for name in DETERMINED)) for run in result.runs)
+  for label, result in zip(comparison.seeds, comparison.results, strict=True):
+    runs = result.runs
+    content = tuple((seed, *(runs[seed][name].tobytes() for name in DETERMINED)) for seed in runs)
     of_label = blank | {
       "label": label,
       "label_fell_back": _mean_falls_back(comparison, result),
-      "silent": bool(runs) and all(run.columns["bytes_sent"][-1] == 0 for run in result.runs),
+      "silent": bool(runs) and all(columns["bytes_sent"][-1] == 0 for columns in runs.values()),
       "same": first_with.setdefault(content, label) if content else "",
     }
-    for name in comparison.seeds[label]:
+    for seed in comparison.seeds[label]:
       outcome = {"problem": "has no metrics"}
-      if name in runs:
-        is_short = ends[label][name] < max(ends[label].values()) or ends[label][name] <= enough
-        outcome = _outcome(comparison, runs[name], is_short)
-      rows.append(of_label | {"run": name} | outcome)
-  flags = dict.fromkeys(("early", "fell_back", "label_fell_back", "silent"), bool)
-  return pd.DataFrame(rows, columns=["label", "run", "problem", "same", *flags, *list(blank)[2:]]).astype(flags)
+      if seed in runs:
+        is_short = ends[label][seed] < max(ends[label].values()) or ends[label][seed] <= enough
+        outcome = _outcome(comparison, runs[seed], is_short)
+      rows.append(of_label | {"seed": seed} | outcome)
+  return pd.DataFrame(rows, columns=["label", "seed", "problem", "same", *blank]).astype(flags)
 
 
-def _outcome(comparison: ComparisonRecord, run: RunRecord, short: bool) -> dict[str, Any]:
+def _outcome(comparison: ComparisonRecord, columns: Columns, short: bool) -> dict[str, Any]:
   """Return the problem, scores and costs of a run. short: whether it ended earlier than complete runs."""
-  values, steps = run.columns[comparison.metric], run.columns["step"]
+  values, steps = columns[comparison.metric], columns["step"]
   # The first line is from before training and has no training loss.
-  bad = ~np.isfinite(values) | (~np.isfinite(run.columns["train_loss"]) & (steps > 0))
+  bad = ~np.isfinite(values) | (~np.isfinite(columns["train_loss"]) & (steps > 0))
   met = statistics.crossing(steps, values, comparison.target, comparison.higher_is_better)
   problem = f"stopped at step {steps[-1]:,.0f}" if short and not (comparison.stops and met) else ""
   if np.isnan(values).all():
@@ -172,12 +172,12 @@ def _outcome(comparison: ComparisonRecord, run: RunRecord, short: bool) -> dict[
     problem = f"diverged at step {steps[np.argmax(bad)]:,.0f}"
   line: dict[str, Any] = {"problem": problem}
   if not problem:
-    line |= {quantity.name: float(run.columns[quantity.metric][-1]) for quantity in scores(comparison)}
+    line |= {quantity.name: float(columns[quantity.metric][-1]) for quantity in scores(comparison)}
   if met:
     line |= {"early": met.unseen, "fell_back": met.missed_again}
     for quantity in quantities(comparison):
       if not quantity.is_score:
-        line[quantity.name] = float(np.interp(met.step, steps, run.columns[quantity.metric]))
+        line[quantity.name] = float(np.interp(met.step, steps, columns[quantity.metric]))
   return {key: math.nan if isinstance(value, float) and math.isinf(value) else value for key, value in line.items()}
 
 
@@ -189,7 +189,7 @@ def _mean_falls_back(comparison: ComparisonRecord, result: Result) -> bool:
   """
   how = comparison.target, comparison.higher_is_better
   curves, again = [], []
-  for steps, values in ((run.columns["step"], run.columns[comparison.metric]) for run in result.runs):
+  for steps, values in ((columns["step"], columns[comparison.metric]) for columns in result.runs.values()):
     if met := statistics.crossing(steps, values, *how):
       rows = statistics.finite_rows(values)
       curves.append((steps[rows], values[rows]))
@@ -209,9 +209,9 @@ def pairs_frame(comparison: ComparisonRecord, runs: DataFrame) -> DataFrame:
   rows = []
   for quantity in quantities(comparison):
     measured = runs.dropna(subset=quantity.name)
-    figures: dict[str, dict[str, float]] = {label: {} for label in places}
-    for label, run, value in zip(measured["label"], measured["run"], measured[quantity.name], strict=True):
-      figures[label][run] = value
+    figures: dict[str, dict[int, float]] = {label: {} for label in places}
+    for label, seed, value in zip(measured["label"], measured["seed"], measured[quantity.name], strict=True):
+      figures[label][seed] = value
     missing = {label: len(comparison.seeds[label]) - len(figures[label]) for label in places}
     twins = {(a, b) for a, b in family if same.get(a) and same.get(a) == same.get(b) and figures[a] == figures[b]}
     untested = twins | {(a, b) for a, b in family if missing[a] or missing[b]}

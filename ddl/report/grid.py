@@ -53,7 +53,7 @@ def charts(tables: Frames, key: str) -> list[Chart]:
   drawn = [_chart(tables, key, quantity) for quantity in frames.scores(comparison)[:1]]
   if key == "workers":
     layouts = comparison.layouts
-    own_devices = bool(layouts) and all(layout.devices == layout.workers for layout in layouts)
+    own_devices = bool(layouts) and all(layout["devices"] == layout["workers"] for layout in layouts)
     drawn += [_speedup(tables, quantity) for quantity in [step, *[costs[-1]] * (comparison.virtual or own_devices)]]
   drawn += [_chart(tables, key, quantity) for quantity in [*[step] * (len(sizes) > 1), *costs]]
   return [chart for chart in drawn if len(chart.points)]
@@ -61,7 +61,7 @@ def charts(tables: Frames, key: str) -> list[Chart]:
 
 def _seeds(tables: Frames, quantity: Quantity) -> DataFrame:
   """Return a quantity by algorithm label (rows) and run (columns), with NaN for costs of zero."""
-  seeds = tables.runs.pivot(index="label", columns="run", values=quantity.name).reindex(tables.labels)
+  seeds = tables.runs.pivot(index="label", columns="seed", values=quantity.name).reindex(tables.labels)
   return seeds if quantity.is_score else seeds.where(seeds > 0)
 
 

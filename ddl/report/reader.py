@@ -12,6 +12,7 @@ from ddl.report import formats
 from ddl.run.folder import ABOUT, COMPARISON, METRICS, metric_lines
 
 DataFrame = Any  # pandas.DataFrame; pyright cannot infer the types of its indexing
+Columns = dict[str, np.ndarray]  # column of metrics.jsonl -> values by line
 TEST = "test_"  # prefix of the columns that are scores, which are reported at the end of training
 COLUMNS = (
   "step", "examples", "train_loss", "test_loss", "test_perplexity", "test_accuracy", "distance", "grad_norm2",
@@ -30,39 +31,20 @@ ENTRY = (  # of an algorithm label
 BUDGET = "workers", "batch", "steps"  # their product is the number of examples
 
 
-class RunRecord(NamedTuple):
-  """The metrics of one run, which is one seed of an algorithm label."""
-
-  name: str  # such as "seed 0"
-  columns: dict[str, np.ndarray]  # column -> values by line of metrics.jsonl, NaN where missing: COLUMNS, other test
-  # metrics, and PREDICTED_cluster
-
-  @property
-  def seed(self) -> int:
-    return seed_of(self.name)
-
-
-class Layout(NamedTuple):
-  """The execution of a run: its numbers of workers, devices and processes, and of seeds in its compiled program."""
-
-  workers: int
-  devices: int
-  processes: int
-  seeds: int = 1  # trained in one program
-
-
 class Result(NamedTuple):
   """The result of a compared algorithm: its entry in comparison.json and its runs with metrics."""
 
   info: dict[str, Any]
-  runs: list[RunRecord]
-  layouts: set[Layout]  # the distinct layouts of the runs; empty if unknown
+  runs: dict[int, Columns]  # by seed; each has COLUMNS, all other test metrics of the comparison, and PREDICTED_cluster
+  layouts: list[dict[str, Any]]  # the numbers of workers, devices and processes of each run, where known
 
 
 class ComparisonRecord(NamedTuple):
   info: dict[str, Any]  # comparison.json
   metric: str  # the target's metric, such as "test_accuracy"
   target: float
+  higher_is_better: bool  # values of the target's metric
+  stops: bool  # whether runs end when they meet the target, so that their final metrics cannot be compared
   seconds: str  # the column of time: "virtual_seconds", or "seconds" if no label has virtual time
   results: list[Result]
   whole: "ComparisonRecord | None" = None  # the comparison including seeds that only some labels have, if any
@@ -74,20 +56,20 @@ class ComparisonRecord(NamedTuple):
     return [result.info for result in self.results]
 
   @property
-  def layouts(self) -> list[Layout]:
-    """The distinct layouts of each algorithm's runs, in one list."""
+  def layouts(self) -> list[dict[str, Any]]:
+    """The layouts of all runs, where known."""
     return [layout for result in self.results for layout in result.layouts]
 
   @property
   def disjoint(self) -> bool:
     """Whether the algorithms cannot be compared, because no seed is common to all of them."""
-    runs = [names for names in self.seeds.values() if names]
-    return bool(runs) and not set.intersection(*map(set, runs))
+    requested = [set(seeds) for seeds in self.seeds.values() if seeds]
+    return bool(requested) and not set.intersection(*requested)
 
   @property
-  def seeds(self) -> dict[str, list[str]]:
-    """The names of the requested runs, such as "seed 0", by algorithm label."""
-    return {result.info["label"]: list(map(run_name, result.info["runs"])) for result in self.results}
+  def seeds(self) -> dict[str, list[int]]:
+    """The seeds of the requested runs by algorithm label."""
+    return {info["label"]: list(map(seed_of, info["runs"])) for info in self.infos}
 
   @property
   def clusters(self) -> dict[str, dict[str, Any]]:
@@ -95,21 +77,11 @@ class ComparisonRecord(NamedTuple):
     return {entry["name"]: entry for entry in self.info.get("clusters", [])}
 
   @property
-  def higher_is_better(self) -> bool:
-    """Whether higher values of the target's metric are better."""
-    return bool(self.info["target"]["higher_is_better"])
-
-  @property
-  def stops(self) -> bool:
-    """Whether runs end when they meet the target, so that their final metrics cannot be compared."""
-    return bool(self.info["target"]["stop"])
-
-  @property
   def measured(self) -> list[str]:
     """The columns with a value in any run."""
-    runs = [run for result in self.results for run in result.runs]
-    columns = runs[0].columns if runs else {}  # all runs have the same
-    return [name for name in columns if any(np.isfinite(run.columns[name]).any() for run in runs)]
+    runs = [columns for result in self.results for columns in result.runs.values()]
+    names = runs[0] if runs else ()  # all runs have the same columns
+    return [name for name in names if any(np.isfinite(columns[name]).any() for columns in runs)]
 
   @property
   def goal(self) -> str:
@@ -126,12 +98,12 @@ def is_score(metric: str) -> bool:
   return metric.startswith(TEST)
 
 
-def read_run(path: Path) -> RunRecord:
-  """Read `path`/metrics.jsonl. Raises the errors of `metric_lines`."""
+def read_run(path: Path) -> Columns:
+  """Read `path`/metrics.jsonl; values are NaN where missing. Raises the errors of `metric_lines`."""
   lines = metric_lines(path / METRICS)
   names = dict.fromkeys([*COLUMNS, *(name for line in lines for name in line if is_score(name))])
   columns = np.array([list(map(line.get, names)) for line in lines], np.float64)  # None becomes NaN
-  return RunRecord(run_name(path), dict(zip(names, columns.reshape(-1, len(names)).T, strict=True)))
+  return dict(zip(names, columns.reshape(-1, len(names)).T, strict=True))
 
 
 def read(folder: Path) -> ComparisonRecord:
@@ -148,25 +120,28 @@ def read(folder: Path) -> ComparisonRecord:
     raise FileNotFoundError(f"{path} does not exist; create it with `python run.py compare`")
   info = read_json(path, f"; `python run.py compare --resume --workdir={folder}` regenerates it")
   _check(path, info)
-  metric = info["target"]["metric"]
-  if not is_score(metric):
-    raise ValueError(f"{path}: the target's metric must begin with {TEST}, got {metric!r}.")
-  seconds = "virtual_seconds" if any(entry["virtual"] for entry in info["algorithms"]) else "seconds"
+  target, virtual = info["target"], any(entry["virtual"] for entry in info["algorithms"])
+  if not is_score(target["metric"]):
+    raise ValueError(f"{path}: the target's metric must begin with {TEST}, got {target['metric']!r}.")
   results = []
   for entry in info["algorithms"]:
     paths = [folder / run for run in entry["runs"] if (folder / run / METRICS).is_file()]
-    runs = [run for run in map(read_run, paths) if len(run.columns["step"])]
-    for run, columns in runs:
-      if seconds == "virtual_seconds" and np.isnan(columns[seconds]).any():
-        raise ValueError(
-          f"{path}: the metrics of {entry['label']} ({run}) lack virtual_seconds; run the comparison again"
-        )
-    results.append(Result(entry, runs, _layouts(entry["settings"]["workers"], paths)))
-  names = dict.fromkeys(name for result in results for run in result.runs for name in run.columns)
-  for run in [run for result in results for run in result.runs]:
-    run.columns.update({name: np.full(len(run.columns["step"]), np.nan) for name in names if name not in run.columns})
+    runs = {seed_of(path): columns for path in paths if len((columns := read_run(path))["step"])}
+    for seed, columns in runs.items():
+      if virtual and np.isnan(columns["virtual_seconds"]).any():
+        run = f"{entry['label']} (seed {seed})"
+        raise ValueError(f"{path}: the metrics of {run} lack virtual_seconds; run the comparison again")
+    abouts = [read_json(path / ABOUT) for path in paths if (path / ABOUT).is_file()]
+    layouts = [about["layout"] | {"workers": entry["settings"]["workers"]} for about in abouts if about.get("layout")]
+    results.append(Result(entry, runs, layouts))
+  every = [columns for result in results for columns in result.runs.values()]
+  names = dict.fromkeys(name for columns in every for name in columns)
+  for columns in every:
+    columns |= {name: np.full(len(columns["step"]), np.nan) for name in names if name not in columns}
   _add_predicted_seconds(path, info, results)
-  return _aligned(ComparisonRecord(info, metric, float(info["target"]["value"]), seconds, results, folder=folder))
+  how = target["metric"], float(target["value"]), bool(target["higher_is_better"]), bool(target["stop"])
+  seconds = "virtual_seconds" if virtual else "seconds"
+  return _aligned(ComparisonRecord(info, *how, seconds, results, folder=folder))
 
 
 def _add_predicted_seconds(path: Path, info: dict[str, Any], results: Sequence[Result]) -> None:
@@ -178,23 +153,23 @@ def _add_predicted_seconds(path: Path, info: dict[str, Any], results: Sequence[R
       label = result.info["label"]
       clocks = cluster["algorithms"][label]["seconds"]
       predicted = paths[label] if len(clocks) == len(paths[label]) else common[label]
-      clock_of = dict(zip(map(run_name, predicted), clocks, strict=True))
-      for run in result.runs:
-        count = len(run.columns["step"])
-        clock = np.array(clock_of.get(run.name, [math.nan] * count), np.float64)
+      clock_of = dict(zip(map(seed_of, predicted), clocks, strict=True))
+      for seed, columns in result.runs.items():
+        count = len(columns["step"])
+        clock = np.array(clock_of.get(seed, [math.nan] * count), np.float64)
         if len(clock) != count:
-          text = (
-            f"{path}: the {len(clock)} predicted times on {cluster['name']} do not match the {count} lines of metrics"
+          raise ValueError(
+            f"{path}: the {len(clock)} predicted times on {cluster['name']} do not match the {count} lines of metrics "
+            f"of {label}, seed {seed}; run compare --cluster again"
           )
-          raise ValueError(f"{text} of {label}, {run.name}; run compare --cluster again")
-        run.columns[f"{PREDICTED}_{cluster['name']}"] = clock
+        columns[f"{PREDICTED}_{cluster['name']}"] = clock
 
 
 def common_runs(runs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
   """Map each algorithm label to its run folders, for the seeds shared by all labels that have runs."""
-  names = [set(map(run_name, paths)) for paths in runs.values() if paths]
-  common = set.intersection(*names) if names else set()
-  return {label: [path for path in paths if run_name(path) in common] for label, paths in runs.items()}
+  seeds = [set(map(seed_of, paths)) for paths in runs.values() if paths]
+  common = set.intersection(*seeds) if seeds else set()
+  return {label: [path for path in paths if seed_of(path) in common] for label, paths in runs.items()}
 
 
 def _aligned(whole: ComparisonRecord) -> ComparisonRecord:
@@ -202,47 +177,34 @@ def _aligned(whole: ComparisonRecord) -> ComparisonRecord:
 
   If all have the same seeds, return it unchanged; if no seed is common, keep all runs and list all seeds in its info.
   """
-  names = {tuple(runs) for runs in whole.seeds.values() if runs}
-  if len(names) < 2:
+  requested = {tuple(seeds) for seeds in whole.seeds.values() if seeds}
+  if len(requested) < 2:
     return whole
   if whole.disjoint:
-    return whole._replace(info=whole.info | {"seeds": sorted({seed_of(name) for runs in names for name in runs})})
-  common = common_runs({entry["label"]: entry["runs"] for entry in whole.info["algorithms"]})
+    return whole._replace(info=whole.info | {"seeds": sorted(set().union(*requested))})
+  common = common_runs({info["label"]: info["runs"] for info in whole.infos})
   results = []
   for result in whole.results:
     paths = common[result.info["label"]]
-    runs = [run for run in result.runs if run.name in map(run_name, paths)]
+    runs = {seed: result.runs[seed] for seed in map(seed_of, paths) if seed in result.runs}
     results.append(result._replace(info=result.info | {"runs": paths}, runs=runs))
-  seeds = next([seed_of(path) for path in paths] for paths in common.values() if paths)
+  seeds = next(list(map(seed_of, paths)) for paths in common.values() if paths)
   info = whole.info | {"seeds": seeds, "algorithms": [result.info for result in results]}
   return whole._replace(info=info, results=results, whole=whole)
 
 
-def seed_of(run: str) -> int:
-  """Return the seed of a run from its folder or name."""
-  return int(run_name(run).rpartition(" ")[2])
+def seed_of(run: str | Path) -> int:
+  """Return the seed of a run from its folder: 0 for easgd/seed-0."""
+  return int(Path(run).name.rpartition("-")[2])
 
 
 def _check(path: Path, info: Mapping[str, Any]) -> None:
   """Raise ValueError if comparison.json lacks a key, for example because an older version of ddl wrote it."""
-  missing, entries = set(NEEDED) - info.keys(), info.get("algorithms", [])
-  missing |= {f"algorithms.{key}" for entry in entries for key in ENTRY if key not in entry}
-  missing |= {
-    f"algorithms.settings.{key}" for entry in entries for key in BUDGET if key not in entry.get("settings", {})
-  }
+  missing = set(NEEDED) - info.keys()
+  for entry in info.get("algorithms", []):
+    missing |= {f"algorithms.{key}" for key in ENTRY if key not in entry}
+    missing |= {f"algorithms.settings.{key}" for key in BUDGET if key not in entry.get("settings", {})}
   if missing:
     command = f"python run.py compare --resume --workdir={path.parent}"
     text = f"{path} lacks {', '.join(sorted(missing))}, probably because an older version of ddl wrote it"
     raise ValueError(f"{text}; regenerate it with `{command}`")
-
-
-def run_name(path: str | Path) -> str:
-  """Return the name of a run from its folder: "seed 0" for easgd/seed-0."""
-  return Path(path).name.replace("-", " ")
-
-
-def _layouts(workers: int, paths: Sequence[Path]) -> set[Layout]:
-  """Read the distinct layouts of an algorithm's runs from their folders."""
-  layouts = [read_json(path / ABOUT).get("layout") for path in paths if (path / ABOUT).is_file()]
-  known = [layout for layout in layouts if isinstance(layout, dict) and {"devices", "processes"} <= layout.keys()]
-  return {Layout(workers, layout["devices"], layout["processes"], layout.get("together", 1)) for layout in known}

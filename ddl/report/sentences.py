@@ -8,7 +8,7 @@ from typing import Any
 from ddl.names import pluralize
 from ddl.report import formats, frames
 from ddl.report.frames import Frames, Quantity
-from ddl.report.reader import ComparisonRecord, seed_of
+from ddl.report.reader import ComparisonRecord
 from ddl.run.folder import change_text
 
 Sentence = tuple[str, str]  # a subject and a text
@@ -70,7 +70,7 @@ def claim(tables: Frames, quantity: Quantity) -> str:
     text += f" on {quantity.cluster}"
   if quantity.metric == "bytes_sent" and set(tables.complete) & set(tables.runs["label"][tables.runs["silent"]]):
     text += " among those that send any"
-  if quantity.metric == "seconds" and (hardware := layout(comparison)):
+  if quantity.metric == "seconds" and (hardware := hardware_of(comparison)):
     text += f" as measured with {hardware}"
   return text
 
@@ -192,7 +192,7 @@ def failures(tables: Frames) -> list[str]:
   texts = list(map(change_text, tables.comparison.info.get("changed_inputs", [])))
   for info in tables.comparison.infos:
     failed = tables.runs[(tables.runs["label"] == info["label"]) & (tables.runs["problem"] != "")]
-    problems = [f"{run} {problem}" for run, problem in zip(failed["run"], failed["problem"], strict=True)]
+    problems = [f"seed {seed} {problem}" for seed, problem in zip(failed["seed"], failed["problem"], strict=True)]
     texts += [f"{info['label']}: {text}." for text in [info["failed"], *problems] if text]
   return texts
 
@@ -236,12 +236,12 @@ def different_seeds(comparison: ComparisonRecord) -> list[Sentence]:
   if not seed_counts(comparison):
     return []
   whole = comparison.whole or comparison
-  groups = _by_key((tuple(map(seed_of, runs)), label) for label, runs in whole.seeds.items())
+  groups = _by_key((tuple(seeds), label) for label, seeds in whole.seeds.items())
   present = "; ".join(f"{formats.listed(labels, 6)}: {_numbers(seeds)}" for seeds, labels in groups.items())
   used = f"results, ranks and tests use only {_numbers(comparison.info['seeds'])}, which all labels have"
   if comparison.disjoint:
     used = "no seed is common to all labels, so they are not ranked"
-  wanted = ",".join(map(str, sorted({seed_of(run) for runs in whole.seeds.values() for run in runs})))
+  wanted = ",".join(map(str, sorted(set().union(*whole.seeds.values()))))
   command = f"python run.py compare --resume --workdir={shlex.quote(str(comparison.folder))}"
   return [(DIFFERENT_SEEDS, f"{present}; {used}. `{command} --config.compare.seeds={wanted}` trains the missing ones.")]
 
@@ -257,22 +257,22 @@ def clock(comparison: ComparisonRecord) -> str:
     groups = _by_key((info["virtual"].rstrip("."), info["label"]) for info in comparison.infos)
     texts = [f"{text}{f' ({formats.listed(labels)})' * (len(groups) > 1)}" for text, labels in groups.items()]
     return f"Seconds are virtual, not measured: {'; '.join(texts)}."
-  hardware, layouts = layout(comparison), comparison.layouts
+  hardware, layouts = hardware_of(comparison), comparison.layouts
   text = f" with {hardware}" * bool(hardware)
-  text += ", without network traffic" * (bool(layouts) and all(item.processes == 1 for item in layouts))
-  together = max((item.seeds for item in layouts), default=1)
+  text += ", without network traffic" * (bool(layouts) and all(layout["processes"] == 1 for layout in layouts))
+  together = max((layout.get("together", 1) for layout in layouts), default=1)
   text += f"; up to {together} seeds ran in one program and share their seconds" * (together > 1)
   others = "see the section on other clusters" if comparison.clusters else "use compare --cluster=... for predictions"
   return f"Seconds are measured{text}; they do not rank the algorithms on a cluster ({others})."
 
 
-def layout(comparison: ComparisonRecord) -> str:
+def hardware_of(comparison: ComparisonRecord) -> str:
   """Describe the numbers of workers and devices; "" if unknown."""
   layouts = comparison.layouts
   if not layouts:
     return ""
-  devices = sorted({item.devices for item in layouts})
-  workers = formats.between([item.workers for item in layouts], "worker")
+  devices = sorted({layout["devices"] for layout in layouts})
+  workers = formats.between([layout["workers"] for layout in layouts], "worker")
   return f"{workers} on {' or '.join(map(str, devices))} device{'s' * (devices != [1])}"
 
 

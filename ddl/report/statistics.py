@@ -127,7 +127,7 @@ class Pair(NamedTuple):
 
 
 def paired_tests(
-  figures: Mapping[str, Mapping[str, float]], ratio: bool, family: Iterable[tuple[str, str]], resolution: float = 0.0,
+  figures: Mapping[str, Mapping[Any, float]], ratio: bool, family: Iterable[tuple[str, str]], resolution: float = 0.0,
   untested: Collection[tuple[str, str]] = (),
 ) -> dict[tuple[str, str], Pair]:  # fmt: skip
   """Test pairs of algorithms as one family: the probability of any false positive is at most 5 %.
@@ -151,7 +151,7 @@ def paired_tests(
   return pairs
 
 
-def _paired(first: Mapping[str, float], second: Mapping[str, float], ratio: bool, resolution: float) -> Pair:
+def _paired(first: Mapping[Any, float], second: Mapping[Any, float], ratio: bool, resolution: float) -> Pair:
   """Return the comparison before Holm's correction."""
   common = [seed for seed in first if seed in second]
   a, b = (np.array([values[seed] for seed in common], np.float64) for values in (first, second))

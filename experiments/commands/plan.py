@@ -35,7 +35,7 @@ def read(folder: str) -> float:
   if not (path / run_dir.METRICS).exists():
     raise OptionError("run", f"the folder of a run with {run_dir.METRICS} (for example, runs/NAME/seed-0)", folder)
   files.regular(path / run_dir.METRICS)  # reading a pipe would block
-  scales = read_run(path).columns.get(SCALE, np.empty(0))
+  scales = read_run(path).get(SCALE, np.empty(0))
   scales = scales[np.isfinite(scales)]
   if not len(scales):
     raise OptionError(

@@ -75,7 +75,7 @@ def test_resume_adds_clusters_without_training(folder):
     assert matrices < entry["flop_per_example"] < 1.2 * matrices
     for label, figures in entry["algorithms"].items():
       runs = [reader.read_run(p) for p in sorted((path / label.replace(" ", "_")).glob("seed-*"))]
-      assert [len(clock) for clock in figures["seconds"]] == [len(run.columns["step"]) for run in runs]
+      assert [len(clock) for clock in figures["seconds"]] == [len(run["step"]) for run in runs]
       assert all(clock[0] == 0 and clock == sorted(clock) for clock in figures["seconds"])
       assert figures["seconds_per_step"] > figures["step_seconds"] > 0
       assert ("staleness" in figures) == (label == "Async EASGD")

@@ -35,9 +35,9 @@ def test_csv_has_the_plotted_values(realistic_page, tmp_path):
   assert list(rows[0]) == columns
   runs = reader.read(folder).results[1].runs
   local = [row for row in rows if row["label"] == "local_sgd"]
-  mean, half = summary([run.columns["test_accuracy"][7] for run in runs])
+  mean, half = summary([run["test_accuracy"][7] for run in runs.values()])
   np.testing.assert_allclose([float(local[7][name]) for name in columns[3:]], (mean, mean - half, mean + half))
-  assert [float(row["examples"]) for row in local] == runs[0].columns["examples"].tolist()
+  assert [float(row["examples"]) for row in local] == runs[0]["examples"].tolist()
   for label in ALGORITHMS:
     names = {row["line"] for row in rows if row["label"] == label}
     assert names == ({"mean", "seed 0", "seed 2", "end of seed 1"} if label == "dasgd d=4" else {"mean"})

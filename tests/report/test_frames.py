@@ -26,7 +26,7 @@ def at(*evaluations, end=20):
 
 def runs_of(folder, label):
   runs = frames_of(folder).runs
-  return runs[runs.label == label].set_index("run")
+  return runs[runs.label == label].set_index("seed")
 
 
 def cells(folder, metric, **how):
@@ -53,7 +53,7 @@ def test_costs_are_at_the_first_crossing_of_the_target(tmp_path):
   mean, ratio = math.sqrt(20 * 10), math.exp(12.7062047361747 * math.log(20 / 10) / 2)  # t(0.975, 1) s / sqrt(2)
   shown = [row.step_to_target, row.step_to_target_low, row.step_to_target_high]
   np.testing.assert_allclose(shown, (mean, mean / ratio, mean * ratio))
-  assert runs.step_to_target.to_dict() == {"seed 0": 20, "seed 1": 10}
+  assert runs.step_to_target.to_dict() == {0: 20, 1: 10}
   per_step = [row[f"{name}_to_target"] / mean for name in ("examples", "bytes_sent", "seconds")]
   np.testing.assert_allclose(per_step, (128, 100, 0.5))
   accuracy, half = summary([0.96, 0.97])
