@@ -43,18 +43,17 @@ def columns(tables: Frames) -> tuple[dict[str, list[Cell]], dict[str, list[Cell]
 
 def sentences_of(tables: Frames) -> list[str]:
   """Return a sentence per cluster on the fastest algorithm and its break-even bandwidths."""
-  return [_sentence(tables, entry) for entry in tables.comparison.clusters.values()]
-
-
-def _sentence(tables: Frames, entry: Mapping[str, Any]) -> str:
-  quantity = frames.quantity(f"{PREDICTED}_{entry['name']}")
-  subject = f"{claim(tables, quantity)} with {formats.between(of_labels(tables.comparison.info, 'workers'), 'worker')}"
-  if tables.comparison.disjoint:
-    return f"{subject}: not ranked, as no seed is common to all labels."
-  parts = ranking_text(tables, quantity)
-  if not parts:
-    return f"{subject}: no algorithm reaches it with every seed."
-  return f"{subject}: {'; '.join(parts)}." + (f" {break_even(entry)}" if entry["break_even"] else "")
+  comparison, sentences = tables.comparison, []
+  workers = formats.between(of_labels(comparison.info, "workers"), "worker")
+  none = "no algorithm reaches it with every seed"
+  if comparison.disjoint:
+    none = "not ranked, as no seed is common to all labels"
+  for name, entry in comparison.clusters.items():
+    quantity = frames.quantity(f"{PREDICTED}_{name}")
+    parts = ranking_text(tables, quantity)
+    others = f" {break_even(entry)}" if parts and entry["break_even"] else ""
+    sentences.append(f"{claim(tables, quantity)} with {workers}: {'; '.join(parts) or none}.{others}")
+  return sentences
 
 
 def break_even(entry: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from ddl.report.frames import Frames, Quantity
 from ddl.report.reader import BUDGET, ComparisonRecord, DataFrame
 from ddl.report.sentences import EARLY, EARLY_TEXT
 from ddl.report.statistics import summary
-from ddl.report.tables import MINUS, Cell
+from ddl.report.tables import MINUS, Cell, title_of
 
 DECADE, HALF = 10, 5  # smallest ratio of largest to smallest value for a log axis of a key, and of a quantity
 POINT = ["group", "panel", "label", "x", "tick", "y", "low", "high", "partial", "level", "early"]
@@ -42,7 +42,6 @@ class Chart(NamedTuple):
   seeds: DataFrame  # y of each label (rows) and seed (columns)
   speedup_over: int | None = None  # the number of workers with speed-up 1; None: not a speed-up
   is_log: bool = True  # whether the y axis is logarithmic
-  higher_is_better: bool = False
 
 
 def charts(tables: Frames, key: str) -> list[Chart]:
@@ -54,44 +53,35 @@ def charts(tables: Frames, key: str) -> list[Chart]:
   if key == "workers":
     layouts = comparison.layouts
     own_devices = bool(layouts) and all(layout["devices"] == layout["workers"] for layout in layouts)
-    drawn += [_speedup(tables, quantity) for quantity in [step, *[costs[-1]] * (comparison.virtual or own_devices)]]
+    timed = [costs[-1]] * (comparison.virtual or own_devices)
+    drawn += [_chart(tables, key, quantity, speedup=True) for quantity in [step, *timed]]
   drawn += [_chart(tables, key, quantity) for quantity in [*[step] * (len(sizes) > 1), *costs]]
   return [chart for chart in drawn if len(chart.points)]
 
 
-def _seeds(tables: Frames, quantity: Quantity) -> DataFrame:
-  """Return a quantity by algorithm label (rows) and run (columns), with NaN for costs of zero."""
-  seeds = tables.runs.pivot(index="label", columns="seed", values=quantity.name).reindex(tables.labels)
-  return seeds if quantity.is_score else seeds.where(seeds > 0)
+def _fewest_workers(comparison: ComparisonRecord) -> dict[str, str | None]:
+  """Map each algorithm label to the label at the same point with the fewest workers; None if it was not compared."""
+  place = {info["label"]: (info["group"], repr(info["point"] | {"workers": None})) for info in comparison.infos}
+  least = min(axes(comparison)["workers"])
+  first = {place[info["label"]]: info["label"] for info in comparison.infos if info["point"].get("workers") == least}
+  return {label: first.get(place[label]) for label in place}
 
 
-def _speedup(tables: Frames, quantity: Quantity) -> Chart:
-  """Return the chart of the speed-up: each seed's cost with the fewest workers divided by its cost with more."""
-  least = min(axes(tables.comparison)["workers"])
-  infos = {info["label"]: info for info in tables.comparison.infos}
-  seeds = _seeds(tables, quantity)
-  place = {label: (info["group"], repr(info["point"] | {"workers": None})) for label, info in infos.items()}
-  base = {place[label]: label for label, info in infos.items() if info["point"].get("workers") == least}
-  first = seeds.reindex([base.get(place[label]) for label in seeds.index]).set_axis(seeds.index)
-  ratios = first / seeds
-  ratios = ratios[ratios.notna().sum(axis=1).to_numpy() == tables.table["seeds"].to_numpy()]
-  chart, early = _chart(tables, "workers", quantity, ratios, least), set(_early(tables))
-  is_early = [label in early or base.get(place[label]) in early for label in chart.points["label"]]
-  return chart._replace(points=chart.points.assign(early=is_early))
-
-
-def _early(tables: Frames) -> list[str]:
-  return tables.runs["label"][tables.runs["early"]].tolist()
-
-
-def _chart(tables: Frames, key: str, quantity: Quantity, seeds: Any = None, speedup_over: int | None = None) -> Chart:
-  """Return the chart of a quantity. seeds: the values to draw, by label and seed; None: those of the runs frame."""
+def _chart(tables: Frames, key: str, quantity: Quantity, speedup: bool = False) -> Chart:
+  """Return the chart of a quantity, or of each seed's cost with the fewest workers divided by its cost with more."""
   comparison, keys = tables.comparison, axes(tables.comparison)
   values, others = keys[key], [other for other in keys if other != key]
-  seeds = _seeds(tables, quantity) if seeds is None else seeds
+  seeds = tables.runs.pivot(index="label", columns="seed", values=quantity.name).reindex(tables.labels)
+  early = set() if quantity.is_score else set(tables.runs["label"][tables.runs["early"]])
+  counts = tables.table.set_index("label")["seeds"]
+  if not quantity.is_score:
+    seeds = seeds.where(seeds > 0)
+  if speedup:
+    base = _fewest_workers(comparison)
+    seeds = seeds.reindex(list(base.values())).set_axis(seeds.index) / seeds
+    seeds = seeds[seeds.notna().sum(axis=1) == counts]
+    early = {label for label in tables.labels if {label, base[label]} & early}
   seeds = seeds[seeds.notna().any(axis=1)]
-  counts = dict(zip(tables.labels, tables.table["seeds"], strict=True))
-  early = set() if quantity.is_score else set(_early(tables))
   points = []
   for fixed in product(*(keys[other] for other in others)):
     panel = dict(zip(others, fixed, strict=True))
@@ -107,13 +97,11 @@ def _chart(tables: Frames, key: str, quantity: Quantity, seeds: Any = None, spee
         points.append((info["group"], panel_text, label, x, value_text(value), *shared))
   frame = pd.DataFrame(points, columns=POINT).astype(dict.fromkeys(("partial", "level", "early"), bool))
   word = words(key, list(keys))
-  title = quantity.title if quantity.is_score else f"{quantity.title} to {comparison.goal}"
-  title = f"{'Final ' * quantity.is_score}{title} against {word}"
-  title = f"Speed-up in {title}" if speedup_over is not None else f"{title[0].upper()}{title[1:]}"
+  title = f"{title_of(tables, quantity)} against {word}"
+  title = f"Speed-up in {title}" if speedup else f"{title[0].upper()}{title[1:]}"
   least, most = frame["y"].min(), frame["y"].max()
-  is_log = speedup_over or (not formats.is_share(quantity.metric) and least > 0 and most >= HALF * least)
-  is_better = quantity.metric == comparison.metric and comparison.higher_is_better
-  return Chart(word, values, quantity, title, frame, seeds, speedup_over, bool(is_log), is_better)
+  is_log = speedup or (not formats.is_share(quantity.metric) and least > 0 and most >= HALF * least)
+  return Chart(word, values, quantity, title, frame, seeds, min(values) if speedup else None, bool(is_log))
 
 
 def slopes(chart: Chart) -> dict[str, list[float]]:
@@ -139,14 +127,7 @@ def slopes(chart: Chart) -> dict[str, list[float]]:
   return fitted
 
 
-def is_log_key(values: Sequence[Any]) -> bool:
-  """Return whether increasing values suit a log axis: they span a decade or each is at least twice the previous."""
-  if not numeric(values) or min(values) <= 0:
-    return False
-  return max(values) >= DECADE * min(values) or (len(values) > 2 and all(b >= 2 * a for a, b in pairwise(values)))
-
-
-def _finding(chart: Chart) -> str:
+def _finding(tables: Frames, chart: Chart) -> str:
   """Return a chart's main finding: the best mean of each algorithm, or its speed-up with the most workers."""
   quantity, points = chart.quantity, chart.points[~chart.points["level"]]
   groups = points.groupby("group", sort=False)
@@ -158,7 +139,8 @@ def _finding(chart: Chart) -> str:
       texts.append(f"{group} {ends}{EARLY * bool(last['early'].any())}")
     most = f"{points['tick'].iloc[points['x'].argmax()]} over {pluralize(chart.speedup_over, 'worker')}"
     return f"Speed-up in {quantity.title} with {most}: {formats.listed(texts, labels=False)}"
-  sign, extreme = (-1, "Highest") if chart.higher_is_better else (1, "Lowest")
+  is_higher = quantity.metric == tables.comparison.metric and tables.comparison.higher_is_better
+  sign, extreme = (-1, "Highest") if is_higher else (1, "Lowest")
   texts = [f"{group} at {chart.word} {line.loc[(sign * line['y']).idxmin(), 'tick']}" for group, line in groups]
   return f"{extreme} mean {quantity.title}: {formats.listed(texts, 3, labels=False)}" if texts else chart.title
 
@@ -174,7 +156,7 @@ def picture(tables: Frames, chart: Chart) -> Figure:
   values = "; ".join(f"{group} {panel} {tick}: {text}" for group, panel, tick, text in rows)
   columns = points[["group", "panel", "tick", "y", "low", "high"]]
   columns = columns.rename(columns={"group": "algorithm", "tick": chart.word, "y": column})
-  return Figure(name, _finding(chart), chart.title, f"{chart.title}. {values}.", _notes(tables, chart),
+  return Figure(name, _finding(tables, chart), chart.title, f"{chart.title}. {values}.", _notes(tables, chart),
                 lambda narrow: _drawn(tables, chart, narrow), columns)  # fmt: skip
 
 
@@ -206,7 +188,12 @@ def _drawn(tables: Frames, chart: Chart, narrow: bool) -> dict[str, Any]:
   """Return the Vega-Lite specification: lines with bars of the 95 % interval, a panel per combination of other keys."""
   points, values = chart.points, chart.values
   groups = list(dict.fromkeys(info["group"] for info in tables.comparison.infos))
-  log_x = is_log_key(values) or (bool(chart.speedup_over) and numeric(values))
+  is_positive = numeric(values) and min(values) > 0
+  log_x = is_positive and (
+    chart.speedup_over is not None
+    or max(values) >= DECADE * min(values)
+    or (len(values) > 2 and all(b >= 2 * a for a, b in pairwise(values)))
+  )
   places, texts = values if numeric(values) else list(range(len(values))), json.dumps(list(map(value_text, values)))
   x = alt.X(
     "x:Q",

@@ -72,6 +72,11 @@ class ComparisonRecord(NamedTuple):
     return {info["label"]: list(map(seed_of, info["runs"])) for info in self.infos}
 
   @property
+  def different_seeds(self) -> dict[str, list[int]]:
+    """The seeds of each algorithm label, with those that only some labels have; {} if all have the same."""
+    return self.whole.seeds if self.whole else self.seeds if self.disjoint else {}
+
+  @property
   def clusters(self) -> dict[str, dict[str, Any]]:
     """The entries of clusters in comparison.json, by name."""
     return {entry["name"]: entry for entry in self.info.get("clusters", [])}

@@ -223,25 +223,17 @@ def _by_key(pairs: Iterable[tuple[Any, str]]) -> dict[Any, list[str]]:
   return texts
 
 
-def seed_counts(comparison: ComparisonRecord) -> dict[str, int]:
-  """Map each algorithm label to its number of seeds; {} if all have the same seeds."""
-  whole = comparison.whole or comparison
-  if not (comparison.whole or whole.disjoint):
-    return {}
-  return {label: len(runs) for label, runs in whole.seeds.items()}
-
-
 def different_seeds(comparison: ComparisonRecord) -> list[Sentence]:
   """Return a sentence on the seeds of each algorithm and the command to train missing ones; [] if seeds are equal."""
-  if not seed_counts(comparison):
+  requested = comparison.different_seeds
+  if not requested:
     return []
-  whole = comparison.whole or comparison
-  groups = _by_key((tuple(seeds), label) for label, seeds in whole.seeds.items())
+  groups = _by_key((tuple(seeds), label) for label, seeds in requested.items())
   present = "; ".join(f"{formats.listed(labels, 6)}: {_numbers(seeds)}" for seeds, labels in groups.items())
   used = f"results, ranks and tests use only {_numbers(comparison.info['seeds'])}, which all labels have"
   if comparison.disjoint:
     used = "no seed is common to all labels, so they are not ranked"
-  wanted = ",".join(map(str, sorted(set().union(*whole.seeds.values()))))
+  wanted = ",".join(map(str, sorted(set().union(*requested.values()))))
   command = f"python run.py compare --resume --workdir={shlex.quote(str(comparison.folder))}"
   return [(DIFFERENT_SEEDS, f"{present}; {used}. `{command} --config.compare.seeds={wanted}` trains the missing ones.")]
 

@@ -55,8 +55,8 @@ def varying(comparison: ComparisonRecord) -> dict[str, list[Cell]]:
   """Return the columns "workers", "batch" and "seeds run", except keys of the grid and columns of equal values."""
   keys = [key for key in ("workers", "batch") if key not in comparison.info["grid"]]
   columns = _differing({key: list(map(str, of_labels(comparison.info, key))) for key in keys})
-  if counts := sentences.seed_counts(comparison):
-    columns["seeds run"] = [Cell(str(count)) for count in counts.values()]
+  if requested := comparison.different_seeds:
+    columns["seeds run"] = [Cell(str(len(seeds))) for seeds in requested.values()]
   return columns
 
 
@@ -64,9 +64,13 @@ def results(tables: Frames) -> dict[str, list[Cell]]:
   """Return the columns of the table of results, except those of clusters."""
   columns = varying(tables.comparison)
   for quantity in (*frames.scores(tables.comparison), *frames.costs(tables.comparison)):
-    title = f"final {quantity.title}" if quantity.is_score else f"{quantity.title} to {tables.comparison.goal}"
-    columns[title] = column(tables, quantity)
+    columns[title_of(tables, quantity)] = column(tables, quantity)
   return columns
+
+
+def title_of(tables: Frames, quantity: Quantity) -> str:
+  """Return a quantity's title in tables."""
+  return f"final {quantity.title}" if quantity.is_score else f"{quantity.title} to {tables.comparison.goal}"
 
 
 def of_texts(columns: Mapping[str, Sequence[str]]) -> dict[str, list[Cell]]:
@@ -95,51 +99,36 @@ def pair_tables(tables: Frames) -> list[dict[str, Any]]:
 
 def _pair_table(tables: Frames, quantity: Quantity) -> dict[str, Any]:
   pairs = frames.of_quantity(tables.pairs, quantity).sort_values(["p_holm", "p"], kind="stable")
-  goal = "" if quantity.is_score else f" to {tables.comparison.goal}"
   rows = list(pairs.astype(object).where(pairs.notna(), None).head(SHOWN).itertuples())
   signs, tested = {"ratio": DIVIDED, "difference": MINUS}, pairs["p"].notna().sum()
+  summary = f"{pairs['significant'].sum()} of {tested} tested pairs significantly different"
+  heads = ("difference" if quantity.is_score else "ratio", "p after Holm", "effect size", "seeds", "more seeds")
+  cells = [_pair_cells(quantity, row) for row in rows]
   return {
-    "title": f"{'final ' * quantity.is_score}{quantity.title}{goal}",
-    "summary": f"{pairs['significant'].sum()} of {tested} tested pairs significantly different"
-    if tested
-    else "no test",
+    "title": title_of(tables, quantity),
+    "summary": summary if tested else "no test",
     "labels": [f"{row.first} {signs[row.scale]} {row.second}" for row in rows],
-    "columns": {
-      "difference" if quantity.is_score else "ratio": [_estimate(quantity, row) for row in rows],
-      "p after Holm": [_p(row.p_holm, row.p) for row in rows],
-      "effect size": [Cell("" if row.effect_size is None else f"{row.effect_size:.2f}") for row in rows],
-      "seeds": [_seeds(row) for row in rows],
-      "more seeds": [_more(row) for row in rows],
-    },
+    "columns": {head: [row[place] for row in cells] for place, head in enumerate(heads)},
     "left_out": len(pairs) - len(rows),
   }
 
 
-def _estimate(quantity: Quantity, row: Any) -> Cell:
-  if row.estimate is None:
-    return Cell("none", "partial")
-  ends = [formats.estimate(quantity.unit, row.scale, end) for end in (row.low, row.high) if end is not None]
-  details = (" to ".join(ends).replace(" points to ", " to "),) if ends else ()
-  return Cell(formats.estimate(quantity.unit, row.scale, row.estimate), details=details)
-
-
-def _p(adjusted: float | None, p: float | None) -> Cell:
-  if adjusted is None or p is None:
-    return Cell("no test", "partial")
-  texts = ["below 0.0001" if value < 1e-4 else f"{value:.2g}" for value in (adjusted, p)]
-  return Cell(texts[0], "best" if adjusted < LEVEL else "", (f"{texts[1]} uncorrected",))
-
-
-def _seeds(row: Any) -> Cell:
-  """Return the cell with the number of common seeds, and how many seeds each of the two algorithms lacks."""
+def _pair_cells(quantity: Quantity, row: Any) -> list[Cell]:
+  """Return the cells of a row of the pairs frame: estimate, p, effect size, common and missing seeds, more seeds."""
+  estimate, p, effect = Cell("none", "partial"), Cell("no test", "partial"), row.effect_size
+  if row.estimate is not None:
+    ends = [formats.estimate(quantity.unit, row.scale, end) for end in (row.low, row.high) if end is not None]
+    details = (" to ".join(ends).replace(" points to ", " to "),) if ends else ()
+    estimate = Cell(formats.estimate(quantity.unit, row.scale, row.estimate), details=details)
+  if row.p is not None:
+    texts = ["below 0.0001" if value < 1e-4 else f"{value:.2g}" for value in (row.p_holm, row.p)]
+    p = Cell(texts[0], "best" if row.p_holm < LEVEL else "", (f"{texts[1]} uncorrected",))
   missing = {row.first: row.missing_first, row.second: row.missing_second}
-  return Cell(str(row.seeds), details=tuple(f"{label} lacks {count}" for label, count in missing.items() if count))
-
-
-def _more(row: Any) -> Cell:
-  if row.more_seeds is None:
-    return Cell("none needed" if row.significant else "")
-  return Cell(f"more than {MOST:,}" if row.more_seeds_capped else f"{row.more_seeds:,}")
+  lacking = tuple(f"{label} lacks {count}" for label, count in missing.items() if count)
+  more = "none needed" if row.significant else ""
+  if row.more_seeds is not None:
+    more = f"more than {MOST:,}" if row.more_seeds_capped else f"{row.more_seeds:,}"
+  return [estimate, p, Cell("" if effect is None else f"{effect:.2f}"), Cell(str(row.seeds), "", lacking), Cell(more)]
 
 
 def text_table(tables: Frames) -> str:
