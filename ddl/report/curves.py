@@ -14,7 +14,7 @@ from ddl.report.statistics import common_grid, finite_rows, half_width, interval
 
 BELOW = 0.5  # how far an accuracy axis extends below the worst final value, as a share of the range of final values
 NEGLIGIBLE = 1e-6  # share of the largest value; smaller values are rounding errors on a log axis
-POINTS = 100_000  # approximate limit of values in the page
+POINTS = 100_000  # limit of values in the page; beyond it, only every second, third, ... evaluation is in the chart
 FEW = 4  # maximum number of lines that have bands on the same axes
 COSTS = ("examples", "bytes_sent", "step", "seconds", "virtual_seconds")  # columns of metrics that are x axes
 
@@ -355,18 +355,13 @@ def interactive(tables: Frames) -> dict[str, Any] | None:
     .add_params(shown, search, alt.selection_interval(bind="scales", name="zoom"))
     .properties(width="container", height=380, autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
   )
+  rows = merged.sort_values(["label", "step"], kind="stable")
+  rows = rows[rows.groupby("label").cumcount(ascending=False) % -(-rows.size // POINTS) == 0]
   values = [
     {key: float(f"{value:.5g}") if isinstance(value, float) else value for key, value in row.items() if value == value}
-    for row in _thinned(merged.sort_values(["label", "step"], kind="stable")).to_dict("records")
+    for row in rows.to_dict("records")
   ]
   spec = chart.to_dict()
   spec |= {"config": figure.SCREEN, "datasets": spec.get("datasets", {}) | {"curves": values}}
   column = 50 + 7 * int(min(40, styles["label"].str.len().max()))  # pixels of the legend's columns
   return {"spec": spec, "x": across, "y": ups, "initial": [x, y], "column": column}
-
-
-def _thinned(rows: DataFrame) -> DataFrame:
-  """Thin out the curves: return evenly spaced rows of each algorithm, about POINTS values in total."""
-  most = max(40, POINTS // (rows["label"].nunique() * len(rows.columns)))
-  number, count = rows.groupby("label").cumcount(), rows.groupby("label")["label"].transform("size")
-  return rows[(number % np.maximum(1, np.ceil(count / most)).astype(int) == 0) | (number == count - 1)]

@@ -209,9 +209,8 @@ def pairs_frame(comparison: ComparisonRecord, runs: DataFrame) -> DataFrame:
   rows = []
   for quantity in quantities(comparison):
     measured = runs.dropna(subset=quantity.name)
-    figures: dict[str, dict[int, float]] = {label: {} for label in places}
-    for label, seed, value in zip(measured["label"], measured["seed"], measured[quantity.name], strict=True):
-      figures[label][seed] = value
+    values = measured.set_index("seed")[quantity.name].groupby(measured["label"].to_numpy())
+    figures = {label: {} for label in places} | {label: of_label.to_dict() for label, of_label in values}
     missing = {label: len(comparison.seeds[label]) - len(figures[label]) for label in places}
     twins = {(a, b) for a, b in family if same.get(a) and same.get(a) == same.get(b) and figures[a] == figures[b]}
     untested = twins | {(a, b) for a, b in family if missing[a] or missing[b]}

@@ -264,9 +264,10 @@ def section(tables: Frames, key: str) -> dict[str, Any]:
   "shown" has the figures of the final metric and of speed-ups, "costs" the others, and "figures" all of them.
   """
   drawn, title = charts(tables, key), words(key, list(axes(tables.comparison)))
-  shown = [picture(tables, chart) for chart in drawn if chart.quantity.is_score or chart.speedup_over]
-  costs = [picture(tables, chart) for chart in drawn if not (chart.quantity.is_score or chart.speedup_over)]
-  return {"title": title, "shown": shown, "costs": costs, "figures": shown + costs, "slopes": slope_table(drawn)}
+  figures = [picture(tables, chart) for chart in drawn]
+  count = sum(chart.quantity.is_score or bool(chart.speedup_over) for chart in drawn)
+  parts = {"shown": figures[:count], "costs": figures[count:], "figures": figures}
+  return parts | {"title": title, "slopes": slope_table(drawn)}
 
 
 def notes(comparison: ComparisonRecord) -> list[str]:

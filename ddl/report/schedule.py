@@ -53,15 +53,13 @@ def spans(record: Events | StepTimes) -> DataFrame:
   Columns: worker; begin and end, in seconds; kind, a key of FILL; beneath, whether the span belongs to a message that
   is in flight while the worker computes.
   """
-  return _asynchronous(record) if isinstance(record, Events) else _synchronous(record)
-
-
-def _asynchronous(events: Events) -> DataFrame:
-  rounding, reply = 1e-9 * events.released.max(), events.released - events.served[events.answered - 1]
-  is_sent_before = (events.arrival - events.start <= reply + rounding)[~events.dropped].all()
-  begun = _service(events, rounding)
-  parts = _sent_before_the_steps(events, begun, rounding) if is_sent_before else _sent_after(events, begun, reply)
-  rows = _spans(events.worker, parts, rounding).sort_values(["beneath", "worker", "begin"], kind="stable")
+  if not isinstance(record, Events):
+    return _synchronous(record)
+  rounding, reply = 1e-9 * record.released.max(), record.released - record.served[record.answered - 1]
+  is_sent_before = (record.arrival - record.start <= reply + rounding)[~record.dropped].all()
+  begun = _service(record, rounding)
+  parts = _sent_before_the_steps(record, begun, rounding) if is_sent_before else _sent_after(record, begun, reply)
+  rows = _spans(record.worker, parts, rounding).sort_values(["beneath", "worker", "begin"], kind="stable")
   last = rows.shift()  # to merge consecutive spans of an exchange
   starts = (rows["worker"] != last["worker"]) | (rows["begin"] - last["end"] > rounding)
   starts |= (rows["kind"] != EXCHANGING) | (last["kind"] != EXCHANGING)
