@@ -181,7 +181,7 @@ class Compared(Described):
       f"{'seed' if len(seeds) == 1 else 'seeds'}: {formats.listed(seeds, SHOWN)}; "
       f"target: {formats.name(comparison.metric)} {comparison.goal}",
       *report.sentences.headlines(results),
-      *map(report.sentences.plain, report.sentences.caveats(results)),
+      *map(": ".join, report.sentences.caveats(results)),
       *(f"{text.partition('; ')[0].rstrip('.')}." for text in report.clusters.sentences_of(results)),
       *map(run_dir.change_text, comparison.info.get("changed_inputs", [])),
     ]

@@ -361,7 +361,7 @@ def write(folder: Path, frames: Frames, findings: Sequence[tuple[str, str]]) -> 
   frames.table.to_csv(folder / TABLE, index=False)
   frames.pairs.to_csv(folder / PAIRS, index=False)
   content = {name: frames.comparison.info[name] for name in ("title", "target")}
-  content["findings"] = [{"subject": subject or None, "text": text} for subject, text in findings]
+  content["findings"] = [{"subject": subject, "text": text} for subject, text in findings]
   for name, frame in (("table", frames.table), ("pairs", frames.pairs)):
     finite = frame.replace([math.inf, -math.inf], math.nan).astype(object)
     content[name] = finite.where(finite.notna(), None).to_dict("records")

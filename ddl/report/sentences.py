@@ -280,11 +280,6 @@ def method(tables: Frames) -> str:
   )
 
 
-def plain(sentence: Sentence) -> str:
-  """Return a sentence as text, beginning with its subject."""
-  return f"{sentence[0]}: {sentence[1]}" if sentence[0] else sentence[1]
-
-
 def caveats(tables: Frames) -> list[Sentence]:
   """Return sentences on runs that stop at the target, on different seeds and on expected orderings."""
   text = "each run stops at the first evaluation that meets the target, so final metrics are not compared."

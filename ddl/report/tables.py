@@ -134,7 +134,7 @@ def _pair_cells(quantity: Quantity, row: Any) -> list[Cell]:
 def text_table(tables: Frames) -> str:
   """Return the table for a terminal, at most WIDTH columns wide, with notes."""
   lines, brackets = text_lines(tables), "In brackets: the mean over only the seeds that met the target."
-  paragraphs = [f"{MARKS}. {brackets} {sentences.method(tables)}", *map(sentences.plain, sentences.caveats(tables))]
+  paragraphs = [f"{MARKS}. {brackets} {sentences.method(tables)}", *map(": ".join, sentences.caveats(tables))]
   paragraphs += sentences.failures(tables) + sentences.notes(tables)
   return "\n".join([*lines, lines[1], *(textwrap.fill(paragraph, WIDTH) for paragraph in paragraphs)])
 
