@@ -9,7 +9,7 @@ import shutil
 
 import jax
 import pytest
-from helpers.comparisons import comparison, frames_of, rising, undrawn
+from helpers.comparisons import comparison, edited, frames_of, meets_at, undrawn
 
 import ddl
 from ddl.config.options import RunOptions
@@ -69,9 +69,8 @@ def test_resume_adds_clusters_without_training(folder):
   assert entries[0]["link"] == "between nodes" and entries[1]["link"] == "inside a node"
   for entry in entries:
     assert f"Fastest to 50 % on {entry['name']} with 2 workers: " in out
-    matrices = 2 * (
-      2 * 64 * 64 + 3 * 64 * 64 + 3 * 64 * 10
-    )  # forward; gradients of weights, and of all inputs but the first layer's
+    # forward; gradients of weights, and of all inputs but the first layer's
+    matrices = 2 * (2 * 64 * 64 + 3 * 64 * 64 + 3 * 64 * 10)
     assert matrices < entry["flop_per_example"] < 1.2 * matrices
     for label, figures in entry["algorithms"].items():
       runs = [reader.read_run(p) for p in sorted((path / label.replace(" ", "_")).glob("seed-*"))]
@@ -114,9 +113,8 @@ def test_wrapped_labels_are_noted(folder):
 def test_cluster_seconds_must_match_the_metrics(folder, tmp_path):
   path = tmp_path / "compare"
   shutil.copytree(folder[0], path)
-  info = json.loads((path / "comparison.json").read_text())
-  info["clusters"][0]["algorithms"]["sync SGD"]["seconds"][1].pop()
-  (path / "comparison.json").write_text(json.dumps(info))
+  with edited(path) as info:
+    info["clusters"][0]["algorithms"]["sync SGD"]["seconds"][1].pop()
   with pytest.raises(ValueError, match=r"3 predicted times on ethernet_10g .* sync SGD, seed 1"):
     reader.read(path)
 
@@ -128,40 +126,30 @@ def test_a_target_that_no_algorithm_reaches(folder):
   assert [cell.text for cell in cells] == ["never", "never"]
 
 
-def at(*evaluations):
-  """Return a seed for each evaluation, which meets the target there; 0: never."""
-  return [rising(*[0.1] * number, *[0.95] * (20 - number)) if number else rising(*[0.1] * 20) for number in evaluations]
-
-
 def on_cluster(path, runs, seeds=None):
   """Return the sentence on a cluster with steps of 1 ms. seeds: label -> number of seeds with predicted seconds."""
-  comparison(path, runs)
-  info = json.loads((path / "comparison.json").read_text())
-  clock = [1e-3 * line["step"] for line in at(0)[0]]
+  clock = [1e-3 * line["step"] for line in meets_at(0)[0]]
   counts = {label: len(lines) for label, lines in runs.items()} | (seeds or {})
-  info["clusters"] = [
-    {"name": "near", "bandwidth": 1e9, "link": "between nodes",
-     "break_even": {"winner": "sync", "crossings": [], "searched": [1.0, 2.0],
-                    "ends": [{"ratio": 1, "first": "sync", "second": "slow"}] * 2},
-     "algorithms": {label: {"seconds": [clock] * count} for label, count in counts.items()}}
-  ]  # fmt: skip
-  (path / "comparison.json").write_text(json.dumps(info))
+  ends = [{"ratio": 1, "first": "sync", "second": "slow"}] * 2
+  near = {"name": "near", "bandwidth": 1e9, "link": "between nodes"}
+  near["break_even"] = {"winner": "sync", "crossings": [], "searched": [1.0, 2.0], "ends": ends}
+  near["algorithms"] = {label: {"seconds": [clock] * count} for label, count in counts.items()}
+  comparison(path, runs, clusters=[near])
   return clusters.sentences_of(frames_of(path))[0]
 
 
 def test_only_labels_with_every_seed_are_ranked_on_a_cluster(tmp_path):
-  runs = {"sync": at(*[17] * 5), "local": at(4, 4, 4, 0, 0)}
+  runs = {"sync": meets_at(*[17] * 5), "local": meets_at(4, 4, 4, 0, 0)}
   claim = "Fastest to 95 % on near with 8 workers: sync (170 ms)"
   reported = on_cluster(tmp_path / "one", runs)
   assert reported.startswith(f"{claim}; no other algorithm reaches 95 % with every seed. At every bandwidth ")
-  reported = on_cluster(tmp_path / "two", runs | {"slow": at(*[19] * 5)})
+  reported = on_cluster(tmp_path / "two", runs | {"slow": meets_at(*[19] * 5)})
   assert reported.startswith(f"{claim}; slow takes 1.12 times as long") and "local" not in reported
 
 
 def test_predictions_cover_only_the_common_seeds(tmp_path):
-  assert on_cluster(tmp_path, {"sync": at(*[9] * 4), "slow": at(*[12] * 2)}, {"sync": 2}).startswith(
-    "Fastest to 95 % on near with 8 workers: sync "
-  )
+  reported = on_cluster(tmp_path, {"sync": meets_at(*[9] * 4), "slow": meets_at(*[12] * 2)}, {"sync": 2})
+  assert reported.startswith("Fastest to 95 % on near with 8 workers: sync ")
   frame = frames.metrics_frame(reader.read(tmp_path))
   assert frame.query("seed > 1").predicted_seconds_near.isna().all()
   assert frame.query("seed < 2").predicted_seconds_near.notna().all()

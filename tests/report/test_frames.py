@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.comparisons import comparison, finding_of, frames_of, quantity, ranked, rising, table_of
+from helpers.comparisons import comparison, edited, finding_of, frames_of, meets_at, quantity, ranked, rising, table_of
 from helpers.comparisons import undrawn_page as page_of
 from scipy import stats
 
@@ -17,16 +17,13 @@ from ddl.report.tables import column
 COSTS = ("step", "examples", "bytes_sent", "seconds")
 
 
-def at(*evaluations, end=20):
-  """Return a seed for each evaluation, which meets the target of 95 % there; 0: never."""
-  return [
-    rising(*[0.1] * number, *[0.95] * (end - number)) if number else rising(*[0.1] * end) for number in evaluations
-  ]
-
-
 def runs_of(folder, label):
   runs = frames_of(folder).runs
   return runs[runs.label == label].set_index("seed")
+
+
+def problems_of(folder):
+  return frames_of(folder).runs.groupby("label", sort=False).problem.apply(list).to_dict()
 
 
 def cells(folder, metric, **how):
@@ -36,13 +33,10 @@ def cells(folder, metric, **how):
 @pytest.fixture
 def small(tmp_path):
   """Two labels meet the target at steps 20, 30, 50 and 10, 20, 30; one meets it with one seed of three."""
-  runs = {"easgd": at(2, 3, 5, end=7), "local_sgd": at(1, 2, 3, end=7), "never": at(4, 0, 0, end=7)}
-  folder = comparison(tmp_path, runs)
-  info = json.loads((folder / "comparison.json").read_text())
+  runs = {"easgd": meets_at(2, 3, 5, end=7), "local_sgd": meets_at(1, 2, 3, end=7), "never": meets_at(4, 0, 0, end=7)}
   clock = [0.1 * number for number in range(7)]
-  info["clusters"] = [{"name": "near", "algorithms": {label: {"seconds": [clock] * 3} for label in runs}}]
-  (folder / "comparison.json").write_text(json.dumps(info))
-  return folder
+  clusters = [{"name": "near", "algorithms": {label: {"seconds": [clock] * 3} for label in runs}}]
+  return comparison(tmp_path, runs, clusters=clusters)
 
 
 def test_costs_are_at_the_first_crossing_of_the_target(tmp_path):
@@ -68,35 +62,27 @@ def test_incomplete_seeds_are_noted_and_excluded_from_means(tmp_path):
   assert (row.seeds, row.finished, row.reached) == (4, 1, 1)
   assert row.test_accuracy == 0.97 and row.test_accuracy_mark == row.step_to_target_mark == "partial"
   problems = ["", "diverged at step 20", "has no metrics", "stopped at step 10"]
-  assert runs_of(folder, "easgd").problem.tolist() == problems
+  assert problems_of(folder) == {"easgd": problems}
   assert all(text in " ".join(sentences.failures(frames_of(folder))) for text in problems)
   text = page.table(folder)
   assert "(97.00 %)" in text and "1/4 reached" in text and "*" not in text.splitlines()[2]
 
 
-def test_a_short_run_is_complete_only_if_it_stopped_at_the_target(tmp_path):
-  runs = {"easgd": [rising(0.1, 0.96), rising(0.1, 0.5, 0.96)], "local_sgd": [rising(0.1, 0.5), rising(0.1, 0.5, 0.6)]}
-  target = {"metric": "test_accuracy", "value": 0.95, "higher_is_better": True, "stop": True}
-  tables = frames_of(comparison(tmp_path, runs, target=target))
-  problems = tables.runs.groupby("label").problem.apply(list)
-  assert problems.to_dict() == {"easgd": ["", ""], "local_sgd": ["stopped at step 10", ""]}
-  assert tables.table[["finished", "reached"]].to_numpy().tolist() == [[2, 2], [1, 0]]
-
-
-def test_runs_shorter_than_their_budget_are_incomplete(tmp_path):
+def test_runs_shorter_than_their_budget_are_incomplete_unless_they_stop_at_the_target(tmp_path):
   whole, short = rising(0.1, 0.5, 0.96, 0.97, 0.97), rising(0.1, 0.99)
   rounds = [line for line in rising(0.1, 0.5, 0.96, 0.97) if line["step"] in (0, 30)]  # rounds of 30 steps end at 30
   folder = comparison(tmp_path / "a", {"easgd": [rounds] * 2, "local_sgd": [whole, whole[:4]], "dasgd": [short] * 2})
-  problems = frames_of(folder).runs.groupby("label").problem.apply(list)
-  assert problems.to_dict() == {
-    "easgd": ["", ""], "local_sgd": ["", "stopped at step 30"], "dasgd": ["stopped at step 10"] * 2
-  }  # fmt: skip
-  odd = {
-    "lost": [rising(0.1, 0.5, 0.96, train_loss=math.nan)],
-    "blind": [[{k: v for k, v in line.items() if k != "test_accuracy"} for line in rising(0.1, 0.5, 0.6)]],
-  }
-  problems = frames_of(comparison(tmp_path / "b", odd)).runs.problem.tolist()
-  assert problems == ["diverged at step 10", "has no test accuracy"]
+  late, early = ["", "stopped at step 30"], ["stopped at step 10"] * 2
+  assert problems_of(folder) == {"easgd": ["", ""], "local_sgd": late, "dasgd": early}
+  blind = [{k: v for k, v in line.items() if k != "test_accuracy"} for line in rising(0.1, 0.5, 0.6)]
+  odd = {"lost": [rising(0.1, 0.5, 0.96, train_loss=math.nan)], "blind": [blind]}
+  wanted = {"lost": ["diverged at step 10"], "blind": ["has no test accuracy"]}
+  assert problems_of(comparison(tmp_path / "b", odd)) == wanted
+  runs = {"easgd": [rising(0.1, 0.96), rising(0.1, 0.5, 0.96)], "local_sgd": [rising(0.1, 0.5), rising(0.1, 0.5, 0.6)]}
+  target = {"metric": "test_accuracy", "value": 0.95, "higher_is_better": True, "stop": True}
+  folder = comparison(tmp_path / "c", runs, target=target)
+  assert problems_of(folder) == {"easgd": ["", ""], "local_sgd": ["stopped at step 10", ""]}
+  assert table_of(folder)[["finished", "reached"]].to_numpy().tolist() == [[2, 2], [1, 0]]
 
 
 def test_costs_do_not_depend_on_the_evaluation_interval(tmp_path):
@@ -138,8 +124,8 @@ def test_a_winner_is_named_only_if_the_next_is_significantly_worse(tmp_path, eas
 
 
 def test_paired_seeds_can_differ_significantly_although_intervals_overlap(tmp_path):
-  late = at(4, 10, 19)
-  folder = comparison(tmp_path, {"local_sgd": at(2, 5, 10), "easgd": late, "dasgd": late[::-1]})
+  late = meets_at(4, 10, 19)
+  folder = comparison(tmp_path, {"local_sgd": meets_at(2, 5, 10), "easgd": late, "dasgd": late[::-1]})
   table = table_of(folder)
   assert table.step_to_target_high["local_sgd"] > table.step_to_target["easgd"] > table.step_to_target_low["easgd"]
   # dasgd has the same figures for other seeds
@@ -149,7 +135,7 @@ def test_paired_seeds_can_differ_significantly_although_intervals_overlap(tmp_pa
 
 def test_rivals_of_the_best_do_not_differ_significantly_among_themselves(tmp_path):
   """No label differs significantly from the best, which has a wide spread, but one rival beats the other."""
-  seeds = {"wide": at(1, 2, 12), "near": at(6, 6, 6), "far": at(8, 8, 8)}
+  seeds = {"wide": meets_at(1, 2, 12), "near": meets_at(6, 6, 6), "far": meets_at(8, 8, 8)}
   assert ranked(comparison(tmp_path, seeds), "examples") == (["wide", "near", "far"], ["near"])
 
 
@@ -167,7 +153,7 @@ def test_metrics_frame_has_every_evaluation(small):
   assert one.train_loss.isna().tolist() == [True] + [False] * 6
 
 
-def test_table_frame(small):
+def test_table_frame_has_geometric_means(small):
   table = table_of(small)
   assert table.reached.tolist() == [3, 3, 1] and table.step_to_target_mark["never"] == "partial"
   assert math.isnan(table.step_to_target_low["never"])
@@ -244,7 +230,7 @@ def test_intervals_of_accuracies_are_clipped_but_not_of_differences(tmp_path):
 
 def test_cells_have_intervals_of_costs_as_details_and_of_scores_in_the_text(tmp_path):
   """The target is met at steps 10, 30 and 60: Student's interval without logarithms would begin below 0."""
-  folder = comparison(tmp_path, {"easgd": at(1, 3, 6)})
+  folder = comparison(tmp_path, {"easgd": meets_at(1, 3, 6)})
   (cell,) = cells(folder, "step")
   ratio = math.exp(4.302652729911275 * np.std(np.log([10, 30, 60]), ddof=1) / math.sqrt(3))  # t(0.975, 2)
   mean = 18000 ** (1 / 3)
@@ -294,14 +280,14 @@ def test_marks_depend_only_on_the_seeds_that_met_the_target(tmp_path):
 @pytest.fixture
 def longer(tmp_path):
   """Label a is the fastest over the three common seeds, but not over its five."""
-  return comparison(tmp_path, {"a": at(4, 6, 5, 19, 19), "b": at(6, 9, 7), "c": at(8, 12, 10)})
+  return comparison(tmp_path, {"a": meets_at(4, 6, 5, 19, 19), "b": meets_at(6, 9, 7), "c": meets_at(8, 12, 10)})
 
 
 def test_labels_are_ranked_and_tested_on_common_seeds(longer):
   result = frames_of(longer)
   assert result.comparison.info["seeds"] == [0, 1, 2] and result.comparison.whole is not None
   assert result.table.seeds.tolist() == [3, 3, 3] and ranked(longer, "examples")[0] == ["a", "b", "c"]
-  same = table_of(comparison(longer / "same", {"a": at(4, 6, 5), "b": at(6, 9, 7)}))
+  same = table_of(comparison(longer / "same", {"a": meets_at(4, 6, 5), "b": meets_at(6, 9, 7)}))
   assert table_of(longer).step_to_target["a"] == same.step_to_target["a"]
   reported = finding_of(longer)[sentences.DIFFERENT_SEEDS]
   assert reported.startswith("a: seeds 0, 1, 2, 3 and 4; b and c: seeds 0, 1 and 2; ")
@@ -314,12 +300,11 @@ def test_labels_are_ranked_and_tested_on_common_seeds(longer):
 
 
 def test_without_a_common_seed_nothing_is_ranked(tmp_path):
-  folder = comparison(tmp_path, {"a": at(4, 6), "b": at(6, 9)})
-  info = json.loads((folder / "comparison.json").read_text())
-  for number, run in enumerate(info["algorithms"][1]["runs"]):
-    (folder / run).rename(folder / f"b/seed-{number + 7}")
-  info["algorithms"][1]["runs"] = ["b/seed-7", "b/seed-8"]
-  (folder / "comparison.json").write_text(json.dumps(info))
+  folder = comparison(tmp_path, {"a": meets_at(4, 6), "b": meets_at(6, 9)})
+  with edited(folder) as info:
+    info["algorithms"][1]["runs"] = ["b/seed-7", "b/seed-8"]
+  for seed in (0, 1):
+    (folder / f"b/seed-{seed}").rename(folder / f"b/seed-{seed + 7}")
   assert reader.read(folder).disjoint and ranked(folder, "step") == ([], [])
   assert table_of(folder).test_accuracy_mark.isna().all()
   assert "--config.compare.seeds=0,1,7,8" in finding_of(folder)[sentences.DIFFERENT_SEEDS]
@@ -328,7 +313,8 @@ def test_without_a_common_seed_nothing_is_ranked(tmp_path):
 
 def test_pairs_are_tested_only_if_both_labels_have_a_value_for_every_seed(tmp_path):
   """In the two seeds with both values, a and c would differ significantly."""
-  folder = comparison(tmp_path, {"a": at(2, 4, 3), "b": at(2, 3, 3), "c": at(4, 8, 0), "d": at(4, 0, 6)})
+  evaluations = {"a": (2, 4, 3), "b": (2, 3, 3), "c": (4, 8, 0), "d": (4, 0, 6)}
+  folder = comparison(tmp_path, {label: meets_at(*seeds) for label, seeds in evaluations.items()})
   lines = frames.of_quantity(frames_of(folder).pairs, quantity(folder, "bytes_sent")).set_index(["first", "second"])
   assert lines.index[lines.p.notna()].tolist() == [("a", "b")] and lines.p["a", "b"] == lines.p_holm["a", "b"]
   described = lines.loc[("a", "c")]
@@ -338,8 +324,8 @@ def test_pairs_are_tested_only_if_both_labels_have_a_value_for_every_seed(tmp_pa
 
 
 def test_identical_runs_are_not_tested_against_each_other(tmp_path):
-  same = at(4, 6, 5)
-  folder = comparison(tmp_path, {"a": same, "twin": same, "b": at(6, 9, 7)})
+  same = meets_at(4, 6, 5)
+  folder = comparison(tmp_path, {"a": same, "twin": same, "b": meets_at(6, 9, 7)})
   lines = frames.of_quantity(frames_of(folder).pairs, quantity(folder, "step")).set_index(["first", "second"])
   assert lines.p.notna().to_dict() == {("a", "twin"): False, ("a", "b"): True, ("twin", "b"): True}
   assert table_of(folder).step_to_target_mark.tolist()[:2] == ["best", "best"]

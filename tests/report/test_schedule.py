@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from helpers.comparisons import Tags, comparison, finding_of, rising, table_of, undrawn_page
+from helpers.comparisons import Tags, comparison, edited, finding_of, rising, table_of, undrawn_page
 from helpers.schedules import MESSAGE, SERVICE, VIRTUAL, WORKERS, events_of, tiles, total, virtual
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -101,11 +101,8 @@ def test_intervals_over_two_seeds_have_a_warning(tmp_path, seeds):
 def test_unusual_schedules_give_no_warning(tmp_path):
   one, many = events_of(visits=1), events_of(visits=400, workers=40)
   late = many._replace(staleness=many.staleness * 50)
-  folder = virtual(
-    tmp_path,
-    {label: [rising(0.1, 0.96)] for label in ("one", "many", "late", "delayed")},
-    {"one": one, "many": many, "late": late, "delayed": events_of(delay=1, service=1.0)},
-  )
+  events = {"one": one, "many": many, "late": late, "delayed": events_of(delay=1, service=1.0)}
+  folder = virtual(tmp_path, {label: [rising(0.1, 0.96)] for label in events}, events)
   drawn = schedule.pictures(folder, reader.read(folder))
   assert [picture.name for picture in drawn] == ["schedule_one", "schedule_many", "schedule_late", "schedule_delayed"]
   assert "The first 16 of 40 workers are drawn." in drawn[1].caption
@@ -162,9 +159,8 @@ EXCHANGES = st.integers(1, 4).flatmap(
   st.lists(EXCHANGES, min_size=1, max_size=3), st.booleans(), st.sampled_from([0, 0.2]), st.sampled_from([None, 0.3])
 )
 def test_lockstep_spans_cover_the_time_of_each_worker(exchanges, overlap, death_rate, local):
-  result, finished = record(
-    *exchanges, overlap=overlap, local=local, jitter=0.4, death_rate=death_rate, down_seconds=3.0
-  )  # fmt: skip
+  how = {"jitter": 0.4, "death_rate": death_rate, "down_seconds": 3.0}
+  result, finished = record(*exchanges, overlap=overlap, local=local, **how)
   drawn = spans(result)
   np.testing.assert_array_equal(result.released.max(axis=1), finished)
   for worker in range(WORKERS):
@@ -175,18 +171,16 @@ def test_lockstep_spans_cover_the_time_of_each_worker(exchanges, overlap, death_
   exchanged = total(drawn, EXCHANGING) + total(drawn, EXCHANGING, beneath=True)
   np.testing.assert_allclose(exchanged, WORKERS * np.nansum(sent[..., 1] - sent[..., 0]))
   sent = sent[np.isfinite(sent[..., 0])]
-  np.testing.assert_array_less(
-    sent[sent[:, 0].argsort()][:-1, 1], sent[sent[:, 0].argsort()][1:, 0] + 1e-9
-  )  # a link carries one message at a time
+  sent = sent[sent[:, 0].argsort()]
+  np.testing.assert_array_less(sent[:-1, 1], sent[1:, 0] + 1e-9)  # a link carries one message at a time
   assert drawn.beneath.any() == (overlap and np.isfinite(result.launched).any())
 
 
 @settings(deadline=None, max_examples=15)
 @given(st.lists(EXCHANGES, min_size=1, max_size=2), st.booleans(), st.integers(0, 99))
 def test_time_of_an_absent_worker_is_lost(exchanges, overlap, seed):
-  result, finished = record(
-    *exchanges, overlap=overlap, jitter=0.4, death_rate=0.1, down_seconds=3.0, seed=seed, present=True
-  )  # fmt: skip
+  how = {"jitter": 0.4, "death_rate": 0.1, "down_seconds": 3.0}
+  result, finished = record(*exchanges, overlap=overlap, seed=seed, present=True, **how)
   drawn = spans(result)
   absent = np.isnan(result.free)
   np.testing.assert_array_equal(np.nanmax(result.released, axis=1), finished)
@@ -204,16 +198,14 @@ def test_equal_workers_without_a_delay_never_wait():
 def test_other_workers_wait_for_a_slow_worker():
   result, _ = record(exchanges_every(3), name="constant", slow=(1.0,) * (WORKERS - 1) + (3.0,))
   drawn = spans(result)
-  assert (
-    total(drawn, WAITING) == 24 * 2 * (WORKERS - 1) and not (drawn.worker[drawn.kind == WAITING] == WORKERS - 1).any()
-  )
+  assert total(drawn, WAITING) == 24 * 2 * (WORKERS - 1)
+  assert WORKERS - 1 not in set(drawn.worker[drawn.kind == WAITING])
 
 
 def test_a_delay_hides_messages_beneath_the_steps():
   drawn = spans(record(exchanges_every(3, 1), name="constant")[0])
-  assert (
-    set(drawn.kind[~drawn.beneath]) == {COMPUTING} and total(drawn, EXCHANGING, beneath=True) == 7 * WORKERS * EXCHANGE
-  )
+  assert set(drawn.kind[~drawn.beneath]) == {COMPUTING}
+  assert total(drawn, EXCHANGING, beneath=True) == 7 * WORKERS * EXCHANGE
   blocking = spans(record(exchanges_every(3, 1), name="constant", overlap=False)[0])
   assert total(blocking, EXCHANGING) == 7 * WORKERS * EXCHANGE and not blocking.beneath.any()
 
@@ -224,11 +216,10 @@ def test_page_has_each_distinct_schedule_once(tmp_path):
   labels = ("sync_sgd", "sharded", "late", "async_sgd", "async_msgd", "backup")
   runs = dict.fromkeys(labels, [rising(0.1, 0.5, 0.96)] * 2)
   folder = virtual(tmp_path, runs, {"async_sgd": same, "async_msgd": same, "backup": other})
-  info = json.loads((folder / "comparison.json").read_text())
-  for entry, delay in zip(info["algorithms"], (0, 0, 1), strict=False):
-    entry["lockstep"] = f"{entry['runs'][0]}/lockstep.npz"
-    lockstep.save(folder / entry["lockstep"], record(exchanges_every(3, delay))[0])
-  (folder / "comparison.json").write_text(json.dumps(info))
+  with edited(folder) as info:
+    for entry, delay in zip(info["algorithms"], (0, 0, 1), strict=False):
+      entry["lockstep"] = f"{entry['runs'][0]}/lockstep.npz"
+      lockstep.save(folder / entry["lockstep"], record(exchanges_every(3, delay))[0])
   comparison = reader.read(folder)
   groups = [["sync_sgd", "sharded"], ["late"], ["async_sgd", "async_msgd"], ["backup"]]
   shown = schedules(folder, comparison)

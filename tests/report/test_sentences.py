@@ -4,40 +4,28 @@ import re
 
 import numpy as np
 import pytest
-from helpers.comparisons import comparison, finding_of, frames_of, metrics, ranked, rising
+from helpers.comparisons import comparison, finding_of, frames_of, meets_at, metrics, ranked, rising
 
 from ddl.report import formats, frames, sentences
-
-
-def meets_at(*evaluations, **columns):
-  """Return a seed for each evaluation, which meets the target of 95 % there."""
-  return [rising(*[0.1] * step, *[0.96] * (12 - step), **columns) for step in evaluations]
 
 
 def test_findings_compare_the_best_to_synchronous_sgd(tmp_path):
   frugal = [[line | {"bytes_sent": line["bytes_sent"] / 100} for line in seed] for seed in meets_at(6, 9, 6)]
   runs = {"sync_sgd": meets_at(8, 11, 8), "local_sgd": meets_at(2, 3, 2), "easgd": frugal}
-  folder = comparison(tmp_path, runs | {"independent": [rising(*[0.1] * 12)] * 3})
+  folder = comparison(tmp_path, runs | {"independent": meets_at(0, 0, 0)})
   result, reported = frames_of(folder), finding_of(folder)
-  winners = {
-    "Fewest examples to 95 %": "local_sgd",
-    "Fewest bytes per worker to 95 %": "easgd",
-    "Fastest to 95 %": "local_sgd",
-  }
-  for (claim, label), quantity in zip(winners.items(), frames.costs(result.comparison)[1:], strict=True):
+  claims = ("Fewest examples to 95 %", "Fewest bytes per worker to 95 %", "Fastest to 95 %")
+  winners = ("local_sgd", "easgd", "local_sgd")
+  for claim, label, quantity in zip(claims, winners, frames.costs(result.comparison)[1:], strict=True):
     pair = frames.pair(result, quantity, label, "sync_sgd")
     times = formats.estimate("", "ratio", 1 / pair["estimate"])
-    assert (
-      pair["significant"]
-      and reported[claim].startswith(f"{label} (")
-      and f"sync_sgd takes {times} times" in reported[claim]
-    )
+    assert pair["significant"] and reported[claim].startswith(f"{label} (")
+    assert f"sync_sgd takes {times} times" in reported[claim]
 
 
 def test_findings_have_the_tested_ratio_of_the_next_label(tmp_path):
-  late = [rising(*[0.1] * number, *[0.95] * (8 - number)) for number in (4, 5, 6)]
   early = [rising(*[0.1] * number, *[0.99] * (8 - number)) for number in (2, 2, 3)]
-  folder = comparison(tmp_path, {"easgd": late, "local_sgd": early})
+  folder = comparison(tmp_path, {"easgd": meets_at(4, 5, 6, end=8), "local_sgd": early})
   pair = frames.pair(frames_of(folder), frames.quantity("examples"), "easgd", "local_sgd")
   reported = finding_of(folder)["Fewest examples to 95 %"]
   assert [f"{pair[name]:.2f}" for name in ("estimate", "low", "high")] == re.findall(r"\d\.\d\d", reported)
@@ -47,11 +35,10 @@ def test_findings_have_the_tested_ratio_of_the_next_label(tmp_path):
 @pytest.mark.parametrize(("count", "seeds"), [(1, 5), (2, 1), (2, 5), (4, 5), (14, 1), (14, 5)])
 def test_at_most_five_findings_name_the_best_labels_by_the_tests(tmp_path, count, seeds):
   rng = np.random.default_rng(count)
-  runs = {
-    f"alg{number}": [metrics(rng, 1, rate, final, 4e4 / 2 ** (number % 9)) for _ in range(seeds)]
-    for number in range(count)
-    for rate, final in [(0.012 + 0.02 * rng.random(), 0.93 + 0.045 * rng.random())]
-  }
+  runs = {}
+  for number in range(count):
+    rate, final, nbytes = 0.012 + 0.02 * rng.random(), 0.93 + 0.045 * rng.random(), 4e4 / 2 ** (number % 9)
+    runs[f"alg{number}"] = [metrics(rng, 1, rate, final, nbytes) for _ in range(seeds)]
   folder = comparison(tmp_path, runs)
   result = frames_of(folder)
   reported = dict(sentences.findings(result))
@@ -96,7 +83,7 @@ def test_the_fewest_additional_seeds_are_named(tmp_path):
 
 
 def test_expected_orderings_are_counted(tmp_path):
-  runs = {"a": meets_at(2, 3, 2), "b": meets_at(6, 9, 6), "c": meets_at(6, 8, 7), "never": [rising(*[0.1] * 12)] * 3}
+  runs = {"a": meets_at(2, 3, 2), "b": meets_at(6, 9, 6), "c": meets_at(6, 8, 7), "never": meets_at(0, 0, 0)}
   expected = [("a", "b"), ("b", "a"), ("a", "never"), ("b", "c"), ("a", "missing")]
   folder = comparison(tmp_path, runs, expected=expected)
   result = frames_of(folder)
@@ -105,9 +92,8 @@ def test_expected_orderings_are_counted(tmp_path):
   assert [sentences.order(result, *pair[::-1]) for pair in expected] == [1, -1, 1, 0, 0]
   ((subject, text),) = sentences.expected(result)
   assert subject.startswith("2 of 5 ")
-  assert [part.rpartition(": ")[2] for part in text.strip(".").split("; ")] == [
-    "a before b and a before never", "b before a", "b before c and a before missing"
-  ]  # fmt: skip
+  orders = ["a before b and a before never", "b before a", "b before c and a before missing"]
+  assert [part.rpartition(": ")[2] for part in text.strip(".").split("; ")] == orders
   assert sentences.expected(frames_of(comparison(tmp_path / "none", runs))) == []
 
 
