@@ -59,9 +59,8 @@ def test_mean_ends_with_the_shortest_seed_and_other_seeds_continue(tmp_path):
 def test_two_seeds_are_drawn_without_a_band(tmp_path):
   seeds = [rising(0.1, 0.5, 0.9), rising(0.1, 0.6, 0.94)]
   for count in (1, 2, 3):
-    result, _ = curves.data(
-      reader.read(comparison(tmp_path / str(count), {"easgd": (seeds + seeds)[:count]})), "test_accuracy"
-    )
+    folder = comparison(tmp_path / str(count), {"easgd": (seeds + seeds)[:count]})
+    result, _ = curves.data(reader.read(folder), "test_accuracy")
     assert set(result.line) == ({"mean", "seed 0", "seed 1"} if count == 2 else {"mean"})
     assert result.low.notna().all() == (count == 3)
 
@@ -79,16 +78,10 @@ def test_log_axis_has_means_and_bands_of_logarithms(tmp_path):
 
 
 def test_noise_scale_skips_gaps_and_marks_the_global_batch(tmp_path):
-  def noisy(*scales):
-    lines = rising(0.1, 0.5, 0.9, 0.96)
+  runs = {"easgd": [rising(0.1, 0.5, 0.9, 0.96) for _ in range(2)], "local_sgd": [rising(0.1, 0.5, 0.9, 0.96)] * 2}
+  for lines, scales in zip(runs["easgd"], ((20.0, None, 40.0, 60.0), (20.0, 30.0, 40.0, None)), strict=True):
     for line, scale in zip(lines, scales, strict=True):
-      line.update({} if scale is None else {"noise_scale": scale})
-    return lines
-
-  runs = {
-    "easgd": [noisy(20.0, None, 40.0, 60.0), noisy(20.0, 30.0, 40.0, None)],
-    "local_sgd": [noisy(*[None] * 4)] * 2,
-  }
+      line["noise_scale"] = scale
   folder = comparison(tmp_path / "a", runs)
   np.testing.assert_allclose(lines_of(folder, "noise_scale", "easgd").y, [20.0, 30.0, 40.0])
   assert curves.target_of(reader.read(folder), "noise_scale") == WORKERS * BATCH
@@ -106,8 +99,11 @@ def test_accuracy_axis_shows_the_differences_at_the_end(tmp_path):
   slow, fast = rising(0.1, 0.3, 0.4, 0.94), rising(0.1, 0.9, 0.97, 0.975)
   low, high = limits(comparison(tmp_path / "a", {"easgd": [slow] * 3, "local_sgd": [fast] * 3}))
   assert 0.9 <= low < 0.94 and 0.975 < high < 0.985
-  low, high = limits(comparison(tmp_path / "b", {"easgd": [rising(0.1, 0.2, 0.3)]}))
+  folder = comparison(tmp_path / "b", {"easgd": [rising(0.1, 0.2, 0.3)]})
+  low, high = limits(folder)
   assert low < 0.2 and 0.95 < high <= 1.005
+  chart = drawn(folder, "examples", "test_loss").spec()["vconcat"][0]  # the axis of a loss does not begin at zero
+  assert chart["encoding"]["y"]["scale"] == {"type": "linear", "nice": False, "zero": False}
 
 
 def test_accuracy_axis_excludes_a_failed_algorithm(tmp_path):
@@ -117,12 +113,6 @@ def test_accuracy_axis_excludes_a_failed_algorithm(tmp_path):
   folder = comparison(tmp_path, runs)
   (note,) = [text for text in drawn(folder, "examples", "test_accuracy").caption if "12.00 %" in text]
   assert "dasgd" in note and "local_sgd" not in note and 0.7 < limits(folder)[0] < 0.86
-
-
-def test_axis_of_a_loss_does_not_begin_at_zero(tmp_path):
-  folder = comparison(tmp_path, {"local_sgd": [rising(0.1, 0.6, 0.9)], "easgd": [rising(0.2, 0.5, 0.8)]})
-  chart = drawn(folder, "examples", "test_loss").spec()["vconcat"][0]
-  assert chart["encoding"]["y"]["scale"] == {"type": "linear", "nice": False, "zero": False}
 
 
 def test_algorithms_that_send_nothing_are_not_drawn_against_bytes(tmp_path):
@@ -184,16 +174,10 @@ def test_titles_are_as_wide_as_the_axes(narrow, characters):
   assert " ".join(lines) == title.strip() and max(map(len, lines)) <= characters
 
 
-def styled(folder, count, groups=None):
-  """Return the styles of labels a0, a1, ..., each slower than the previous one."""
-  runs = {f"a{n}": [rising(*[0.1] * (1 + n), *[0.96] * (count + 1 - n))] * 2 for n in range(count)}
-  places = {label: {"group": group} for label, group in (groups or {}).items()}
-  return figure.styles(frames_of(comparison(folder, runs, places=places)))
-
-
 @pytest.mark.parametrize("count", [8, 12, 40])
 def test_prominent_lines_have_distinct_styles(tmp_path, count):
-  result = styled(tmp_path, count)
+  runs = {f"a{n}": [rising(*[0.1] * (1 + n), *[0.96] * (count + 1 - n))] * 2 for n in range(count)}
+  result = figure.styles(frames_of(comparison(tmp_path, runs)))  # each label is slower than the previous one
   front = result[result.front]
   assert front.index.tolist() == list(range(count if count <= MANY else len(COLOURS)))  # the fastest
   assert not result.duplicated(["colour", "dash"]).any()
@@ -201,7 +185,8 @@ def test_prominent_lines_have_distinct_styles(tmp_path, count):
 
 
 def test_a_group_has_one_colour(tmp_path):
-  result = styled(tmp_path, 8, {f"a{n}": f"group {n % 4}" for n in range(8)})
+  places = {f"a{n}": {"group": f"group {n % 4}"} for n in range(8)}
+  result = figure.styles(frames_of(comparison(tmp_path, {key: [rising(0.1, 0.96)] for key in places}, places=places)))
   assert result.colour.tolist() == list(COLOURS[:4]) * 2 and not result.duplicated(["colour", "dash"]).any()
 
 

@@ -66,12 +66,6 @@ def test_delayed_messages_are_beneath_the_steps():
   assert total(busy, UNKNOWN) > total(busy, COMPUTING) and total(busy, LOST) > 0 and total(busy, WAITING, True) > 0
 
 
-def test_shares_add_up_to_one():
-  result = shares(spans(events_of(service=0.5, death_rate=0.2, down_seconds=2.0)))
-  assert sum(result.values()) == pytest.approx(1) and len(result) == 4
-  assert list(result.values()) == sorted(result.values(), reverse=True)
-
-
 def test_virtual_seconds_replace_measured_seconds(tmp_path):
   fast, slow = rising(0.1, 0.95, 0.96, 0.96), rising(0.1, 0.2, 0.3, 0.96)
   folder = virtual(tmp_path, {"easgd": [slow] * 3, "local_sgd": [fast] * 3})
@@ -189,15 +183,11 @@ def test_time_of_an_absent_worker_is_lost(exchanges, overlap, seed):
     assert absent[:, worker].any() <= (drawn.kind[drawn.worker == worker] == LOST).any()
 
 
-def test_equal_workers_without_a_delay_never_wait():
+def test_equal_workers_without_a_delay_wait_only_for_a_slow_worker():
   drawn = spans(record(exchanges_every(3), name="constant")[0])
   assert total(drawn, WAITING) == 0 and not drawn.beneath.any()
   assert total(drawn, COMPUTING) == 24 * WORKERS and total(drawn, EXCHANGING) == 8 * WORKERS * EXCHANGE
-
-
-def test_other_workers_wait_for_a_slow_worker():
-  result, _ = record(exchanges_every(3), name="constant", slow=(1.0,) * (WORKERS - 1) + (3.0,))
-  drawn = spans(result)
+  drawn = spans(record(exchanges_every(3), name="constant", slow=(1.0,) * (WORKERS - 1) + (3.0,))[0])
   assert total(drawn, WAITING) == 24 * 2 * (WORKERS - 1)
   assert WORKERS - 1 not in set(drawn.worker[drawn.kind == WAITING])
 
@@ -245,7 +235,10 @@ def test_page_has_each_distinct_schedule_once(tmp_path):
     schedules(folder, comparison)
 
 
-def test_only_exact_shares_are_shown_as_0_or_100_percent():
+def test_shares_add_up_to_one_and_only_exact_ones_are_shown_as_0_or_100_percent():
+  result = shares(spans(events_of(service=0.5, death_rate=0.2, down_seconds=2.0)))
+  assert sum(result.values()) == pytest.approx(1) and len(result) == 4
+  assert list(result.values()) == sorted(result.values(), reverse=True)
   reported = {0.0: "0 %", 1e-5: "under 0.1 %", 0.0004: "under 0.1 %", 0.25: "25.0 %", 0.9994: "99.9 %"}
   reported |= {0.99999: "over 99.9 %", 1.0: "100 %"}
   assert {part: formats.share(part) for part in reported} == reported

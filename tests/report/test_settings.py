@@ -23,21 +23,13 @@ def info(*entries):
 def test_shared_settings_and_settings_by_label():
   rows = settings_table.settings(info(entry("a", 0.3), entry("b", 0.1, {"period": 10, "alpha": 0.1125}, momentum=0.0)))
   assert rows.shared == {
-    "model": "mlp, hidden (64, 32)",
-    "workers": "8",
-    "batch": "16 examples per worker and step",
-    "steps": "400 per worker, with a server or peers on average",
-    "examples": "51,200 summed over all workers",
-    "eval every": "10 steps between evaluations",
-    "optimizer": "sgd, nesterov no",
-    "schedule": "constant",
+    "model": "mlp, hidden (64, 32)", "workers": "8", "batch": "16 examples per worker and step",
+    "steps": "400 per worker, with a server or peers on average", "examples": "51,200 summed over all workers",
+    "eval every": "10 steps between evaluations", "optimizer": "sgd, nesterov no", "schedule": "constant",
     "seeds": "0, 1",
-  }
-  assert list(rows.columns.items()) == [
-    ("learning rate", ["0.3", "0.1"]),
-    ("hyperparameters", ["none", "period 10, alpha 0.1125"]),
-    ("momentum of optimizer", ["0.9", "0"]),
-  ]
+  }  # fmt: skip
+  columns = {"learning rate": ["0.3", "0.1"], "hyperparameters": ["none", "period 10, alpha 0.1125"]}
+  assert list(rows.columns.items()) == [*columns.items(), ("momentum of optimizer", ["0.9", "0"])]
   assert rows.note == "The learning rates are from the config, not from a sweep (--tuned)."
 
 
@@ -53,14 +45,12 @@ def test_the_origin_of_learning_rates():
   sweep = {"keys": ["optimizer.learning_rate"], "trials": 6}
   both = {"keys": ["optimizer.learning_rate", "algorithm.period"], "trials": 9}
   manual = {"keys": ["algorithm.period"], "trials": 0}
-  mixed = settings_table.settings(
-    info(entry("a", 0.3), entry("b", 0.1, tuned=sweep), entry("c", 0.1, tuned=both), entry("d", 0.1, tuned=manual))
-  )
+  entries = [entry(label, 0.1, tuned=tuned) for label, tuned in zip("abcd", (None, sweep, both, manual), strict=True)]
+  mixed = settings_table.settings(info(entry("slow", 0.3), *entries))
   assert list(mixed.columns)[:2] == ["learning rate", "learning rate from"] and mixed.note == ""
-  config = "the config, not from a sweep (--tuned)"
-  assert mixed.columns["learning rate from"] == [
-    config, "a sweep of 6 trials", "a sweep of 9 trials, which also tuned period", config
-  ]  # fmt: skip
+  config, *swept = "the config, not from a sweep (--tuned)", "a sweep of 6 trials", "a sweep of 9 trials"
+  wanted = [config, config, swept[0], f"{swept[1]}, which also tuned period", config]
+  assert mixed.columns["learning rate from"] == wanted
   alike = settings_table.settings(info(entry("a", 0.3, tuned=sweep), entry("b", 0.1, tuned=sweep)))
   assert alike.note == "The learning rates are from a sweep of 6 trials." and "learning rate from" not in alike.columns
 
@@ -78,8 +68,8 @@ def test_clock_settings_are_shown_only_for_virtual_or_predicted_seconds():
 
 def test_workers_and_batch_that_differ_are_settings_by_label():
   rows = settings_table.settings(info(entry("a", 0.3), entry("b", 0.3, workers=1, batch=128)))
-  columns = rows.columns
-  assert columns["workers"] == ["8", "1"] and columns["batch (examples per worker and step)"] == ["16", "128"]
+  assert rows.columns["workers"] == ["8", "1"]
+  assert rows.columns["batch (examples per worker and step)"] == ["16", "128"]
   assert rows.shared["examples"] == "51,200 summed over all workers"
   assert not {"workers", "batch"} & set(rows.shared)
 
