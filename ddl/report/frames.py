@@ -290,7 +290,8 @@ def ranking(frames: Frames, quantity: Quantity) -> Ranking:
   candidates = [label for label in table["label"][whole] if label not in silent]
   ranked = sorted(candidates, key=lambda label: sign * mean[label])
   best = [label for label in ranked if mean[label] == mean[ranked[0]]]
-  tests, same = verdicts(frames, quantity), dict(zip(runs["label"], runs["same"], strict=True))
+  tests = both_orders(frames, quantity)["verdict"].to_dict()
+  same = dict(zip(runs["label"], runs["same"], strict=True))
 
   def against(label: str, others: Sequence[str]) -> list[int | None]:
     """Return the verdicts of all tested pairs (other, label) and (other, twin).
@@ -306,21 +307,6 @@ def ranking(frames: Frames, quantity: Quantity) -> Ranking:
   return Ranking(ranked, best, rivals, [label for label in level if label not in rivals])
 
 
-def verdicts(frames: Frames, quantity: Quantity) -> dict[tuple[str, str], int | None]:
-  """Map ordered pairs of labels to 1 or -1 if the first is significantly larger or smaller, else 0; None if untested.
-
-  With only one seed, the verdict is the order in that seed.
-  """
-  verdict_of: dict[tuple[str, str], int | None] = {}
-  for pair in of_quantity(frames.pairs, quantity).itertuples():
-    verdict = None
-    if (frames.single and pair.seeds) or not pd.isna(pair.significant):
-      is_settled = frames.single or pair.significant
-      verdict = int(np.nan_to_num(np.sign(pair.estimate - (pair.scale == "ratio")))) if is_settled else 0
-    verdict_of[pair.first, pair.second], verdict_of[pair.second, pair.first] = verdict, verdict and -verdict
-  return verdict_of
-
-
 def of_quantity(pairs: DataFrame, quantity: Quantity) -> DataFrame:
   """Select a quantity's rows of the pairs frame."""
   if quantity.cluster:
@@ -328,18 +314,21 @@ def of_quantity(pairs: DataFrame, quantity: Quantity) -> DataFrame:
   return pairs[pairs["quantity"] == quantity.metric]
 
 
-def pair(frames: Frames, quantity: Quantity, first: str, second: str) -> dict[str, Any] | None:
-  """Return the pairs frame's row for (first, second), or that for (second, first) inverted; None if it has neither."""
-  lines, labels = of_quantity(frames.pairs, quantity), [first, second]
-  lines = lines[lines["first"].isin(labels) & lines["second"].isin(labels)]
-  if not len(lines):
-    return None
-  line = lines.iloc[0].to_dict()
-  if line["first"] == first:
-    return line
-  swap = (lambda value: 1 / value if value else math.inf) if line["scale"] == "ratio" else (lambda value: -value)
-  ends = {"estimate": swap(line["estimate"]), "low": swap(line["high"]), "high": swap(line["low"])}
-  return line | ends | {"first": first, "second": second}
+def both_orders(frames: Frames, quantity: Quantity) -> DataFrame:
+  """Return a quantity's rows of the pairs frame and their inverses, (second, first), indexed by the two labels.
+
+  The column verdict is 1 or -1 if the first is significantly larger or smaller, else 0; None if untested. With only one
+  seed, the verdict is the order in that seed.
+  """
+  rows = of_quantity(frames.pairs, quantity)
+  inverse = rows.rename(columns={"first": "second", "second": "first", "low": "high", "high": "low"})
+  for name in ("estimate", "low", "high"):
+    inverse[name] = np.where(inverse["scale"] == "ratio", 1 / inverse[name], -inverse[name])
+  both = pd.concat([rows, inverse]).set_index(["first", "second"])
+  signs = np.nan_to_num(np.sign(both["estimate"] - (both["scale"] == "ratio"))).astype(int)
+  is_settled = both["significant"].fillna(False).astype(bool) | frames.single
+  verdict = (signs * is_settled).astype(object).where(both["significant"].notna() | frames.single, None)
+  return both.assign(verdict=verdict)
 
 
 def trials_frame(labels: Mapping[str, Any]) -> DataFrame:

@@ -103,9 +103,10 @@ def ranking_text(tables: Frames, quantity: Quantity) -> list[str]:
 
 def difference(tables: Frames, quantity: Quantity, label: str, best: str) -> str:
   """Compare an algorithm to the best one, as in "B takes 1.30 times as many (95 % interval 1.10 to 1.54)"."""
-  pair = frames.pair(tables, quantity, label, best)
-  if pair is None:
+  pairs = frames.both_orders(tables, quantity)
+  if (label, best) not in pairs.index:
     return f"{formats.named(label)} is not tested against it"
+  pair = pairs.loc[(label, best)]
   is_below = pair["estimate"] < 0 and pair["scale"] == "difference"
   values = [pair["estimate"], *((pair["high"], pair["low"]) if is_below else (pair["low"], pair["high"]))]
   mean, low, high = (formats.estimate(quantity.unit, pair["scale"], -x if is_below else x) for x in values)
@@ -116,7 +117,7 @@ def difference(tables: Frames, quantity: Quantity, label: str, best: str) -> str
     text = f"{formats.named(label)} is {mean} {'lower' if is_below else 'higher'}"
   if math.isnan(pair["low"]):
     return text + " in the only seed" * tables.single
-  return f"{text} (95 % interval {low} to {high}{'' if pair['significant'] is True else ', not significant'})"
+  return f"{text} (95 % interval {low} to {high}{'' if pair['verdict'] else ', not significant'})"
 
 
 def unsettled(tables: Frames) -> list[Sentence]:
@@ -159,7 +160,8 @@ def order(tables: Frames, first: str, second: str) -> int:
   """
   reached, complete = dict(zip(tables.labels, tables.table["reached"], strict=True)), tables.complete
   if first in complete and second in complete:
-    return frames.verdicts(tables, frames.costs(tables.comparison)[-1]).get((first, second)) or 0
+    tests = frames.both_orders(tables, frames.costs(tables.comparison)[-1])["verdict"]
+    return tests.get((first, second)) or 0
   if first in complete and reached.get(second) == 0:
     return -1
   return int(second in complete and reached.get(first) == 0)

@@ -173,8 +173,8 @@ def test_pairs_frame_against_scipy(small):
   score = frame.loc[("test_accuracy", "easgd", "local_sgd")]
   assert (score.scale, score.estimate, score.p, score.significant) == ("difference", 0.0, 1.0, False)
   result = frames_of(small)
-  step = quantity(small, "step")
-  one, other = frames.pair(result, step, "easgd", "local_sgd"), frames.pair(result, step, "local_sgd", "easgd")
+  pairs = frames.both_orders(result, quantity(small, "step"))
+  one, other = pairs.loc[("easgd", "local_sgd")], pairs.loc[("local_sgd", "easgd")]
   assert one["estimate"] == pytest.approx(1 / other["estimate"]) and one["low"] == pytest.approx(1 / other["high"])
 
 
@@ -218,7 +218,7 @@ def test_intervals_of_accuracies_are_clipped_but_not_of_differences(tmp_path):
   mean, half = summary(HIGH)
   text = cells(folder, "test_accuracy")[0].text
   assert text == f"{100 * mean:.2f} ({100 * (mean - half):.2f} to 100.00) %" and text in page.table(folder)
-  pair = frames.pair(frames_of(folder), quantity(folder, "test_accuracy"), "easgd", "local_sgd")
+  pair = frames.both_orders(frames_of(folder), quantity(folder, "test_accuracy")).loc[("easgd", "local_sgd")]
   assert pair["high"] > 1 and pair["high"] - pair["estimate"] == pytest.approx(pair["estimate"] - pair["low"])
 
 
