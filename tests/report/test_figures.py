@@ -13,7 +13,7 @@ from helpers.comparisons import ALGORITHMS, BATCH, WORKERS, comparison, frames_o
 from helpers.grids import grid
 from pandas import DataFrame
 
-from ddl.report import curves, figure, reader
+from ddl.report import curves, figure, page, reader
 from ddl.report.figure import COLOURS, MANY, SEQUENCE
 from ddl.report.statistics import summary
 
@@ -56,13 +56,15 @@ def test_mean_ends_with_the_shortest_seed_and_other_seeds_continue(tmp_path):
     assert rest[["examples", "y"]].values.tolist() == [[1280, 0.5], [2560, 0.9], [3840, 0.96]]
 
 
-def test_two_seeds_are_drawn_without_a_band(tmp_path):
+def test_two_seeds_are_drawn_without_a_band_and_have_a_warning(tmp_path):
   seeds = [rising(0.1, 0.5, 0.9), rising(0.1, 0.6, 0.94)]
   for count in (1, 2, 3):
     folder = comparison(tmp_path / str(count), {"easgd": (seeds + seeds)[:count]})
     result, _ = curves.data(reader.read(folder), "test_accuracy")
     assert set(result.line) == ({"mean", "seed 0", "seed 1"} if count == 2 else {"mean"})
     assert result.low.notna().all() == (count == 3)
+    reported = " ".join(page.table(folder).split())
+    assert ("mean little" in reported, "only one seed" in reported) == (count == 2, count == 1)
 
 
 def test_log_axis_has_means_and_bands_of_logarithms(tmp_path):

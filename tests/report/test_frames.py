@@ -134,7 +134,7 @@ def test_rivals_of_the_best_do_not_differ_significantly_among_themselves(tmp_pat
   assert ranked(comparison(tmp_path, seeds), "examples") == (["wide", "near", "far"], ["near"])
 
 
-def test_metrics_frame_has_every_evaluation(small):
+def test_metrics_have_every_evaluation_and_the_table_has_geometric_means(small):
   result = frames.metrics_frame(reader.read(small))
   assert len(result) == 3 * 3 * 7
   unknown = {"virtual_seconds", "grad_norm2", "grad_noise", "noise_scale", "test_perplexity", "present"}  # in no run
@@ -146,9 +146,6 @@ def test_metrics_frame_has_every_evaluation(small):
   np.testing.assert_allclose(one.bytes_sent, 100 * one.step)
   np.testing.assert_allclose(one.predicted_seconds_near, one.step / 100)
   assert one.train_loss.isna().tolist() == [True] + [False] * 6
-
-
-def test_table_frame_has_geometric_means(small):
   table = table_of(small)
   assert table.reached.tolist() == [3, 3, 1] and table.step_to_target_mark["never"] == "partial"
   assert math.isnan(table.step_to_target_low["never"])
