@@ -355,7 +355,7 @@ def interactive(tables: Frames) -> dict[str, Any] | None:
     .add_params(shown, search, alt.selection_interval(bind="scales", name="zoom"))
     .properties(width="container", height=380, autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
   )
-  rows = merged.sort_values(["label", "step"], kind="stable")
+  rows: DataFrame = merged.sort_values(["label", "step"], kind="stable")
   rows = rows[rows.groupby("label").cumcount(ascending=False) % -(-rows.size // POINTS) == 0]
   values = [
     {key: float(f"{value:.5g}") if isinstance(value, float) else value for key, value in row.items() if value == value}

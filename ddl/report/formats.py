@@ -7,17 +7,12 @@ from ddl.names import pluralize, quoted
 
 SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 BYTES = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
-NAMES = {
-  "test_accuracy": "test accuracy",
-  "test_loss": "test loss",
-  "test_perplexity": "test perplexity",
+NAMES = {  # of columns whose names are not words
   "distance": "distance between workers",
   "noise_scale": "gradient noise scale",
   "step": "steps",
-  "examples": "examples",
   "bytes_sent": "bytes per worker",
   "seconds": "measured seconds",
-  "virtual_seconds": "virtual seconds",
 }
 SAMPLED = (
   "bytes are counted as if only these workers exchanged messages with a server, but all workers join the all-reduce"
@@ -34,9 +29,9 @@ def is_share(metric: str) -> bool:
   return metric.startswith("test_") and "accuracy" in metric
 
 
-def decimals(value: float, significant: int) -> int:
-  """Return the number of decimal places that shows `significant` significant digits of a value."""
-  return max(0, significant - 1 - math.floor(math.log10(abs(value)))) if value and math.isfinite(value) else 0
+def decimals(value: float) -> int:
+  """Return the number of decimal places that shows three significant digits of a value."""
+  return max(0, 2 - math.floor(math.log10(abs(value)))) if value and math.isfinite(value) else 0
 
 
 def figure(kind: str, mean: float, half: float | None = None) -> str:
@@ -60,7 +55,7 @@ def interval(kind: str, mean: float, ends: tuple[float, float]) -> str:
 def estimate(kind: str, scale: str, value: float) -> str:
   """Format a ratio with three digits, or a difference with its unit (accuracies in percentage points)."""
   if scale == "ratio":
-    return f"{value:,.{decimals(value, 3)}f}"
+    return f"{value:,.{decimals(value)}f}"
   return figure(kind, value).replace(" %", " points")
 
 
@@ -69,12 +64,12 @@ def _unit(kind: str, value: float) -> tuple[float, str, int]:
   if is_share(kind):
     return 0.01, "%", 2
   if kind in ("step", "examples"):
-    return (1e6, "M", decimals(value / 1e6, 3)) if abs(value) >= 1e7 else (1.0, "", 0)
+    return (1e6, "M", decimals(value / 1e6)) if abs(value) >= 1e7 else (1.0, "", 0)
   if kind not in ("seconds", "virtual_seconds", "bytes_sent"):
-    return 1.0, "", min(6, decimals(value, 3))
+    return 1.0, "", min(6, decimals(value))
   units = BYTES if kind == "bytes_sent" else SECONDS if value else SECONDS[:1]
   scale, unit = next((unit for unit in units if abs(value) >= unit[0]), units[-1])
-  return scale, unit, 0 if unit == "B" else decimals(value / scale, 3)
+  return scale, unit, 0 if unit == "B" else decimals(value / scale)
 
 
 def _text(values: Sequence[float], between: str, scale: float, unit: str, places: int) -> str:

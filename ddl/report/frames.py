@@ -257,8 +257,6 @@ def estimate(metric: str, values: Sequence[float]) -> tuple[float, float, float]
 
   For costs, both are computed on logarithms, so the mean is geometric.
   """
-  if not values:
-    return math.nan, math.nan, math.nan
   if not is_score(metric):
     return statistics.log_summary(values)
   mean, half = statistics.summary(values)
@@ -324,10 +322,10 @@ def both_orders(frames: Frames, quantity: Quantity) -> DataFrame:
   inverse = rows.rename(columns={"first": "second", "second": "first", "low": "high", "high": "low"})
   for name in ("estimate", "low", "high"):
     inverse[name] = np.where(inverse["scale"] == "ratio", 1 / inverse[name], -inverse[name])
-  both = pd.concat([rows, inverse]).set_index(["first", "second"])
+  both: DataFrame = pd.concat([rows, inverse]).set_index(["first", "second"])
   signs = np.nan_to_num(np.sign(both["estimate"] - (both["scale"] == "ratio"))).astype(int)
   is_settled = both["significant"].fillna(False).astype(bool) | frames.single
-  verdict = (signs * is_settled).astype(object).where(both["significant"].notna() | frames.single, None)
+  verdict = (is_settled * signs).astype(object).where(both["significant"].notna() | frames.single, None)
   return both.assign(verdict=verdict)
 
 

@@ -25,7 +25,6 @@ FILL = {COMPUTING: COLOURS[0], EXCHANGING: COLOURS[1], WAITING: IDLE, LOST: COLO
 
 class WorkerSchedule(NamedTuple):
   labels: list[str]  # the labels with this schedule
-  folder: str  # name of the first label's folder
   record: Events | StepTimes  # Events of an asynchronous algorithm, StepTimes of a collective one in virtual time
 
 
@@ -42,8 +41,7 @@ def schedules(folder: Path, comparison: ComparisonRecord) -> list[WorkerSchedule
     if not len(record[0]):
       raise ValueError(f"{folder / name}: the record is empty")
     content = type(record), *((x.shape, x.tobytes()) for x in record)
-    schedule = distinct.setdefault(content, WorkerSchedule([], Path(entry["runs"][0]).parts[0], record))
-    schedule.labels.append(entry["label"])
+    distinct.setdefault(content, WorkerSchedule([], record)).labels.append(entry["label"])
   return list(distinct.values())
 
 
@@ -204,7 +202,7 @@ def draw(info: "StepInfo") -> None:
 
   if hosts.is_main():
     is_real = info.options.runtime != "simulator" or info.options.replay
-    shown = WorkerSchedule([info.components.experiment.spec.title], "", load(info.folder / EVENTS))
+    shown = WorkerSchedule([info.components.experiment.spec.title], load(info.folder / EVENTS))
     _picture(shown, "time" if is_real else "virtual time").save(info.folder / PICTURE)
 
 
@@ -238,7 +236,7 @@ def _picture(shown: WorkerSchedule, clock: str = "virtual time") -> Figure:
   description = f"{subtitle}: one row per worker from 0 to {end:.3g} s. {caption[-1]}"
   drawn = timeline[(timeline["begin"] < end) & (timeline["worker"] < ROWS)]
   drawn = drawn[["worker", "kind", "begin", "end", "beneath"]]
-  return Figure(f"schedule_{shown.folder}", f"{names}: {title}", subtitle, description, caption,
+  return Figure(f"schedule_{shown.labels[0]}", f"{names}: {title}", subtitle, description, caption,
                 lambda narrow: _drawn(events, drawn, end, narrow, clock), drawn)  # fmt: skip
 
 

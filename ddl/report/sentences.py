@@ -211,7 +211,7 @@ def notes(tables: Frames) -> list[str]:
   sampled = [
     (info["sends"], info["label"])
     for info in comparison.infos
-    if info["sends"] and (formats.SAMPLED in info["sends"] or info["taxonomy"]["pattern"] == "round robin")
+    if formats.SAMPLED in info["sends"] or info["taxonomy"]["pattern"] == "round robin"
   ]
   texts += [f"Bytes of {formats.listed(labels, 6)}: {sends}." for sends, labels in _by_key(sampled).items()]
   return [*texts, clock(comparison)]

@@ -44,7 +44,7 @@ def settings(info: Mapping[str, Any]) -> Settings:
   columns, note = {}, ""
   if RATE in texts_of:
     columns["learning rate"] = texts_of.pop(RATE)
-    columns["learning rate from"] = [_origin(entry.get("tuned")) for entry in entries]
+    columns["learning rate from"] = [_origin(entry["tuned"]) for entry in entries]
     if len(set(columns["learning rate from"])) == 1:
       note = f"The learning rates are from {columns.pop('learning rate from')[0]}."
   hyper = [[f"{_words(name)} {_text(value)}" for name, value in entry["hyper"].items()] for entry in entries]

@@ -16,7 +16,6 @@ from ddl.report.statistics import LEVEL, MOST
 WIDTH = 100  # maximum characters per line in a terminal
 LABEL = 16  # minimum characters of a label in a wide table
 SHOWN = 100  # maximum pairs of a quantity on the page; pairs.csv has all
-TAXONOMY = ("parallelism", "optimization", "scheduling", "pattern", "payload")
 MINUS, DIVIDED = "\N{MINUS SIGN}", "\N{DIVISION SIGN}"
 MARKS = "*: best mean; ~: not significantly worse"
 
@@ -85,8 +84,8 @@ def _differing(columns: Mapping[str, Sequence[str]]) -> dict[str, list[Cell]]:
 
 def taxonomy(entries: Sequence[Mapping[str, Any]]) -> dict[str, list[Cell]]:
   """Return the columns of the table of algorithms: taxonomy, and what a worker sends."""
-  columns = {axis: [entry["taxonomy"][axis] for entry in entries] for axis in TAXONOMY}
-  columns |= {"a worker sends": [entry["sends"] for entry in entries]} if any(e["sends"] for e in entries) else {}
+  columns = {axis: [entry["taxonomy"][axis] for entry in entries] for axis in entries[0]["taxonomy"]}
+  columns["a worker sends"] = [entry["sends"] for entry in entries]
   return {"algorithm": [Cell(entry["title"], "", (entry["citation"],)) for entry in entries]} | of_texts(columns)
 
 

@@ -81,7 +81,7 @@ def comparison(
         (folder / path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     entries.append(
       {"label": label, "name": name, "title": name.replace("_", " "), "citation": "Doe et al. 2020, arXiv 2006.00441",
-       "taxonomy": CELL, "sends": "", "hyper": {"period": period},
+       "taxonomy": CELL, "sends": "nothing", "hyper": {"period": period},
        "settings": {"optimizer": {"learning_rate": 0.1 * period, "momentum": 0.9}, "steps": STEPS,
                     "workers": WORKERS, "batch": BATCH} | (settings or {}).get(label, {}),
        "virtual": None, "tuned": None, "events": None, "lockstep": None,

@@ -22,10 +22,6 @@ def charts(folder, key):
   return {chart.title: chart for chart in grids.charts(result, key)}
 
 
-def constant(group, point, seed):
-  return 0.01
-
-
 def noisy(group, point, seed):
   """Return losses that are lowest for local with period 4, and much higher for sync."""
   best = {1: 0.004, 4: 0.001, 16: 0.008}[point.get("algorithm.period", 16)]
@@ -54,7 +50,7 @@ def test_a_line_per_group_and_a_panel_per_value_of_the_other_key(tmp_path):
 
 
 def test_text_values_are_categories_in_their_order(tmp_path):
-  path = grid(tmp_path, {"schedule.name": ("linear", "constant"), "partition.repeat": (True, False)}, constant)
+  path = grid(tmp_path, {"schedule.name": ("linear", "constant"), "partition.repeat": (True, False)}, lambda *_: 0.01)
   chart = charts(path, "schedule.name")["Final test loss against schedule"]
   assert dict(zip(chart.points.x, chart.points.tick, strict=True)) == {0: "linear", 1: "constant"}
   assert list(dict.fromkeys(chart.points.panel)) == ["repeat True", "repeat False"]
@@ -122,7 +118,7 @@ def test_an_accuracy_far_below_the_others_is_off_the_axis_and_named(tmp_path):
 
 @pytest.mark.filterwarnings("error")
 def test_a_target_met_at_the_start_has_no_cost_charts(tmp_path):
-  path = grid(tmp_path, {"workers": (1, 8), "steps": (40,)}, constant, value=2.0)
+  path = grid(tmp_path, {"workers": (1, 8), "steps": (40,)}, lambda *_: 0.01, value=2.0)
   assert (table_of(path).finished == 3).all()  # although the grid gives some of them fewer steps
   assert list(figure.axes(reader.read(path))) == ["workers"]
   assert list(charts(path, "workers")) == ["Final test loss against workers"]

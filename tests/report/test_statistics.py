@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from ddl.report import statistics
-from ddl.report.statistics import LEVEL, MOST, more_seeds, paired_tests, power, summary
+from ddl.report.statistics import MOST, more_seeds, paired_tests, power, summary
 
 NAN, INF = math.nan, math.inf
 
@@ -26,10 +26,6 @@ def all_pairs(figures, ratio=False, **how):
 def pair(first, second, ratio=False):
   """Test one pair, which needs no correction."""
   return all_pairs({"a": seeds(first), "b": seeds(second)}, ratio)["a", "b"]
-
-
-def significant(test):
-  return test.p_holm is not None and test.p_holm < LEVEL
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 20])
@@ -79,7 +75,8 @@ def test_family_wise_error_rate_is_at_most_five_percent():
     figures = dict(zip("abcde", map(seeds, rng.normal(size=(5, 4))), strict=True))
     pairs = all_pairs(figures).values()
     np.testing.assert_allclose([pair.p_holm for pair in pairs], by_hand([pair.p for pair in pairs]), rtol=1e-12)
-    wrong += any(map(significant, pairs))
+    assert all(pair.significant == (pair.p_holm < 0.05) for pair in pairs)
+    wrong += any(pair.significant for pair in pairs)
   assert wrong / 400 < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 400)  # without the correction it is about 0.25
 
 
@@ -132,7 +129,7 @@ def test_spread_of_accuracies_is_at_least_their_rounding():
   values = [*first.values(), *second.values()]
   assert statistics.share_resolution(values) == 1 / 360
   result = all_pairs({"a": first, "b": second}, resolution=1 / 360)["a", "b"]
-  assert result.p == pytest.approx(2 * stats.t.sf(math.sqrt(6) * math.sqrt(3), 2)) and not significant(result)
+  assert result.p == pytest.approx(2 * stats.t.sf(math.sqrt(6) * math.sqrt(3), 2)) and not result.significant
   assert all_pairs({"a": first, "b": second})["a", "b"].p < 1e-6
   assert statistics.share_resolution([*values, 0.123456789]) == 0.0 and statistics.share_resolution([1.0, 0.0]) == 1.0
   assert statistics.share_resolution([]) == 1.0
@@ -174,7 +171,7 @@ def test_equal_differences_are_significant_unless_due_to_rounding():
 def test_costs_are_compared_by_their_ratio():
   """The second label takes ten times as many bytes in each seed, but costs differ more between seeds."""
   first, second = [1.0, 9.0, 3.0], [10.0, 80.0, 33.0]
-  assert not significant(pair(first, second)) and significant(pair(first, second, ratio=True))
+  assert not pair(first, second).significant and pair(first, second, ratio=True).significant
   zero = pair([0.0, 9.0, 3.0], second, ratio=True)
   assert zero == pair([0.0, 9.0, 3.0], second) and zero.scale == "difference"
 
