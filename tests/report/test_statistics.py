@@ -13,6 +13,7 @@ from ddl.report import statistics
 from ddl.report.statistics import MOST, more_seeds, paired_tests, power, summary
 
 NAN, INF = math.nan, math.inf
+STEPS = np.array([0.0, 10.0, 30.0, 40.0, 50.0])
 
 
 def seeds(values):
@@ -195,9 +196,6 @@ def test_one_seed_has_no_interval_nor_have_costs_of_zero():
     assert statistics.log_summary(values) == pytest.approx((mean, NAN, NAN), nan_ok=True)
 
 
-STEPS = np.array([0.0, 10.0, 30.0, 40.0, 50.0])
-
-
 @pytest.mark.parametrize(
   ("values", "target", "wanted"),  # the step, whether it was unseen, and whether the target is missed again
   [
@@ -228,12 +226,10 @@ def test_curves_are_interpolated_over_their_common_range():
   np.testing.assert_allclose(values, [[0.5, 1.0, 2.0, 3.0], [1.0, 1.5, 2.5, 9.0]], rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-  ("values", "rows"),
-  [([1, 2, NAN, 4], [0, 1]), ([NAN, 2, 3, INF], [1, 2]), ([NAN, INF], []), ([1, 2], [0, 1]), ([], [])],
-)
-def test_finite_rows_end_at_the_divergence(values, rows):
-  assert statistics.finite_rows(np.array(values, float)).tolist() == rows
+def test_finite_rows_end_at_the_divergence():
+  rows = {(1, 2, NAN, 4): [0, 1], (NAN, 2, 3, INF): [1, 2], (NAN, INF): [], (1, 2): [0, 1], (): []}
+  for values, wanted in rows.items():
+    assert statistics.finite_rows(np.array(values, float)).tolist() == wanted
 
 
 def test_intervals_are_clipped_to_the_range_of_the_metric():
