@@ -198,18 +198,15 @@ def test_frames_of_comparisons_without_results_or_with_one_seed(tmp_path):
   assert len(single.pairs) == 0 and "p_holm" in single.pairs
 
 
-HIGH, LOW = (0.999, 0.97, 0.998), (0.001, 0.02, 0.0)  # accuracies at the end of three seeds
-
-
 def test_intervals_of_accuracies_are_clipped_but_not_of_differences(tmp_path):
-  runs = {"easgd": [rising(0.1, 0.5, end) for end in HIGH], "local_sgd": [rising(0.1, 0.05, end) for end in LOW]}
-  folder = comparison(tmp_path, runs)
-  for label, seeds in (("easgd", HIGH), ("local_sgd", LOW)):
+  finals = {"easgd": (0.999, 0.97, 0.998), "local_sgd": (0.001, 0.02, 0.0)}
+  folder = comparison(tmp_path, {label: [rising(0.1, 0.5, end) for end in finals[label]] for label in finals})
+  for label, seeds in finals.items():
     mean, half = summary(seeds)
     assert mean - half < 0 or mean + half > 1
     ends = table_of(folder).loc[label, ["test_accuracy_low", "test_accuracy_high"]].tolist()
     assert ends == pytest.approx([max(0, mean - half), min(1, mean + half)])
-  mean, half = summary(HIGH)
+  mean, half = summary(finals["easgd"])
   text = cells(folder, "test_accuracy")[0].text
   assert text == f"{100 * mean:.2f} ({100 * (mean - half):.2f} to 100.00) %" and text in page.table(folder)
   pair = frames.both_orders(frames_of(folder), quantity(folder, "test_accuracy")).loc[("easgd", "local_sgd")]
@@ -227,11 +224,9 @@ def test_cells_have_intervals_of_costs_as_details_and_of_scores_in_the_text(tmp_
   assert plain.details == score.details == () and score.text == "95.00 ± 0.00 %"
 
 
-SOON, LATE = rising(0.1, 0.96, 0.97, 0.97), rising(0.1, 0.5, 0.96, 0.97)
-
-
 def test_a_target_reached_before_the_first_evaluation_is_marked(tmp_path):
-  folder = comparison(tmp_path, {"easgd": [SOON] * 2, "local_sgd": [SOON, LATE], "dasgd": [LATE] * 2})
+  soon, late = rising(0.1, 0.96, 0.97, 0.97), rising(0.1, 0.5, 0.96, 0.97)
+  folder = comparison(tmp_path, {"easgd": [soon] * 2, "local_sgd": [soon, late], "dasgd": [late] * 2})
   assert table_of(folder).early.tolist() == [2, 1, 0]
   for name in COSTS:
     assert [cell.text.endswith(sentences.EARLY) for cell in cells(folder, name)] == [True, True, False]

@@ -194,6 +194,7 @@ def test_points_are_marked_by_tests_against_any_of_the_best(tmp_path):
   assert marks(*first)[0] == {"a": "best", "b": "best", "near b": "tied"}
   assert marks(*points)[0] == {"a": "best", "b": "best", "near b": "tied", "twin": "tied"}
   assert marks("a", "near b") == ({"a": "best"}, ["near b"])  # they differ in two keys, so they are not tested
+  assert {pair["summary"] for pair in tables.pair_tables(frames_of(tmp_path / "2"))} == {"no test"}
 
 
 def test_frames_and_the_text_table_have_a_column_for_each_key(folder, tmp_path):

@@ -101,8 +101,7 @@ def test_more_seeds_reach_the_power_in_a_simulation(size, level):
     samples = rng.normal(size, 1.0, (trials, seeds))
     return float(np.mean(stats.ttest_1samp(samples, 0.0, axis=1).pvalue < level))
 
-  error = 4 * math.sqrt(0.8 * 0.2 / 20_000)
-  assert simulated(count) == pytest.approx(power(size, count, level), abs=error)
+  assert simulated(count) == pytest.approx(power(size, count, level), abs=4 * math.sqrt(0.8 * 0.2 / 20_000))
   assert power(size, count, level) >= 0.8 > power(size, count - 1, level)
 
 
@@ -136,11 +135,8 @@ def test_spread_of_accuracies_is_at_least_their_rounding():
   assert statistics.share_resolution([]) == 1.0
 
 
-FIGURES = st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), min_size=1, max_size=6)
-
-
 @settings(deadline=None, max_examples=100)
-@given(FIGURES, st.booleans())
+@given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), min_size=1, max_size=6), st.booleans())
 def test_swapping_a_pair_inverts_the_estimate(figures, ratio):
   first, second = zip(*figures, strict=True)
   result, swapped = pair(first, second, ratio), pair(second, first, ratio)
