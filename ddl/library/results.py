@@ -189,9 +189,11 @@ class Compared(Described):
     wrapper = textwrap.TextWrapper(width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
     lines = list(map(wrapper.fill, texts))
     if len(results.labels) <= SHOWN:
-      signs = [f"; {sign}: {meaning.lower()}" for sign, meaning, _ in report.sentences.marked_labels(results)]
-      marks = textwrap.fill("".join([report.tables.MARKS, *signs]), width)
-      lines += ["", *report.tables.text_lines(results), marks]
+      marks = report.tables.marks(results)
+      marks += [f"{sign}: {meaning.lower()}" for sign, meaning, _ in report.sentences.marked_labels(results)]
+      lines += ["", *report.tables.text_lines(results)]
+      if marks:
+        lines.append(textwrap.fill("; ".join(marks), width))
     return "\n".join(lines)
 
   @cached_property

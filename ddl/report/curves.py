@@ -195,9 +195,10 @@ def _notes(
   if y == "distance" and (averaged := [result.info["label"] for result in results if _averaged(result)]):
     notes.append(f"The workers of {formats.listed(averaged)} are averaged just before every evaluation.")
   if y == "noise_scale":
+    dotted = "" if target_of(tables.comparison, y) is None else "; dotted: the global batch"
     notes.append(
-      "tr(Sigma) / |G|^2 (McCandlish et al. 2018, arXiv 1812.06162); dotted: the global batch. While the batch is far "
-      "below the noise scale, doubling the workers nearly halves the steps."
+      f"tr(Sigma) / |G|^2 (McCandlish et al. 2018, arXiv 1812.06162){dotted}. While the batch is far below the noise "
+      "scale, doubling the workers nearly halves the steps."
     )
   if lines["line"].str.startswith("end of").any():
     notes.append("A cross marks where a seed diverged or stopped; the other seeds continue as thin lines.")

@@ -17,7 +17,7 @@ WIDTH = 100  # maximum characters per line in a terminal
 LABEL = 16  # minimum characters of a label in a wide table
 SHOWN = 100  # maximum pairs of a quantity on the page; pairs.csv has all
 MINUS, DIVIDED = "\N{MINUS SIGN}", "\N{DIVISION SIGN}"
-MARKS = "*: best mean; ~: not significantly worse"
+MARKS = {"best": ("*", "best mean"), "tied": ("~", "not significantly worse")}  # by a cell's kind
 
 
 class Cell(NamedTuple):
@@ -62,7 +62,7 @@ def varying(comparison: ComparisonRecord) -> dict[str, list[Cell]]:
 def results(tables: Frames) -> dict[str, list[Cell]]:
   """Return the columns of the table of results, except those of clusters."""
   columns = varying(tables.comparison)
-  for quantity in (*frames.scores(tables.comparison), *frames.costs(tables.comparison)):
+  for quantity in _quantities(tables):
     columns[title_of(tables, quantity)] = column(tables, quantity)
   return columns
 
@@ -132,14 +132,33 @@ def _pair_cells(quantity: Quantity, row: Any) -> list[Cell]:
 
 def text_table(tables: Frames) -> str:
   """Return the table for a terminal, at most WIDTH columns wide, with notes."""
-  lines, brackets = text_lines(tables), "In brackets: the mean over only the seeds that met the target."
-  paragraphs = [f"{MARKS}. {brackets} {sentences.method(tables)}", *map(": ".join, sentences.caveats(tables))]
+  lines, explained = text_lines(tables), [sentences.method(tables)]
+  if _has_brackets(tables):
+    explained.insert(0, "In brackets: the mean over only the seeds that met the target.")
+  if texts := marks(tables):
+    explained.insert(0, f"{'; '.join(texts)}.")
+  paragraphs = [" ".join(explained), *map(": ".join, sentences.caveats(tables))]
   paragraphs += sentences.failures(tables) + sentences.notes(tables)
   return "\n".join([*lines, lines[1], *(textwrap.fill(paragraph, WIDTH) for paragraph in paragraphs)])
 
 
+def marks(tables: Frames) -> list[str]:
+  """Explain the marks that occur in the table of results."""
+  kinds = {kind for quantity in _quantities(tables) for kind in tables.table[f"{quantity.name}_mark"]}
+  return [f"{sign}: {meaning}" for kind, (sign, meaning) in MARKS.items() if kind in kinds]
+
+
+def _has_brackets(tables: Frames) -> bool:
+  table = tables.table
+  return any((table[x.name].notna() & (table[f"{x.name}_mark"] == "partial")).any() for x in _quantities(tables))
+
+
+def _quantities(tables: Frames) -> list[Quantity]:
+  return [*frames.scores(tables.comparison), *frames.costs(tables.comparison)]
+
+
 def text_lines(tables: Frames) -> list[str]:
-  """Return the table's header, a rule and a line per algorithm; MARKS explains the marks."""
+  """Return the table's header, a rule and a line per algorithm; `marks` explains the marks."""
   comparison = tables.comparison
   points, keys = [info["point"] for info in comparison.infos], list(comparison.info["grid"])
   columns = _differing({words(key, keys): [value_text(point[key]) if key in point else "-" for point in points]
@@ -166,6 +185,7 @@ def text_lines(tables: Frames) -> list[str]:
 
 
 def _marked(cells: Sequence[Cell]) -> list[str]:
-  """Format cells as text, with the marks that MARKS explains."""
+  """Format cells as text, with the signs of MARKS."""
   texts = [f"({cell.text})" if cell.details else "-" if cell.kind == "partial" else cell.text for cell in cells]
-  return [text + {"best": "*", "tied": "~"}.get(cell.kind, " ") for text, cell in zip(texts, cells, strict=True)]
+  signs = {kind: sign for kind, (sign, _) in MARKS.items()}
+  return [text + signs.get(cell.kind, " ") for text, cell in zip(texts, cells, strict=True)]

@@ -10,9 +10,8 @@ from helpers.comparisons import comparison, edited, finding_of, frames_of, meets
 from helpers.comparisons import undrawn_page as page_of
 from scipy import stats
 
-from ddl.report import frames, page, reader, sentences
+from ddl.report import frames, page, reader, sentences, tables
 from ddl.report.statistics import summary
-from ddl.report.tables import column
 
 COSTS = ("step", "examples", "bytes_sent", "seconds")
 
@@ -22,7 +21,7 @@ def problems_of(folder):
 
 
 def cells(folder, metric, **how):
-  return column(frames_of(folder), quantity(folder, metric), **how)
+  return tables.column(frames_of(folder), quantity(folder, metric), **how)
 
 
 @pytest.fixture
@@ -196,6 +195,7 @@ def test_frames_of_comparisons_without_results_or_with_one_seed(tmp_path):
   assert one.pairs.p.isna().all() and one.table.step_to_target_low.isna().all() and one.single
   single = frames_of(comparison(tmp_path / "single", {"easgd": [rising(0.1, 0.96)] * 2}))
   assert len(single.pairs) == 0 and "p_holm" in single.pairs
+  assert not any(note in tables.text_table(single) for note in ("*:", "~:", "In brackets"))
 
 
 def test_intervals_of_accuracies_are_clipped_but_not_of_differences(tmp_path):
