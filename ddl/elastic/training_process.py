@@ -20,7 +20,7 @@ class TrainingProcess:
   """A Ray actor that runs one process of an elastic job for one membership (see `ProcessGroup`)."""
 
   def __init__(self, run: Callable[[ProcessGroup], Any]):
-    """Set the training function. Ray unpickles it here, so its modules are imported before the membership begins."""
+    """Set the training function. Ray unpickles it, and so imports its modules, before the membership begins."""
     self._run = run
 
   def node(self) -> str:

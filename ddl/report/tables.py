@@ -123,11 +123,12 @@ def _pair_cells(quantity: Quantity, row: Any) -> list[Cell]:
     texts = ["below 0.0001" if value < 1e-4 else f"{value:.2g}" for value in (row.p_holm, row.p)]
     p = Cell(texts[0], "best" if row.p_holm < LEVEL else "", (f"{texts[1]} uncorrected",))
   missing = {row.first: row.missing_first, row.second: row.missing_second}
-  lacking = tuple(f"{label} lacks {count}" for label, count in missing.items() if count)
+  seeds = Cell(str(row.seeds), "", tuple(f"{label} lacks {count}" for label, count in missing.items() if count))
   more = "none needed" if row.significant else ""
   if row.more_seeds is not None:
     more = f"more than {MOST:,}" if row.more_seeds_capped else f"{row.more_seeds:,}"
-  return [estimate, p, Cell("" if effect is None else f"{effect:.2f}"), Cell(str(row.seeds), "", lacking), Cell(more)]
+  size = "" if effect is None else f"{effect:.2f}"
+  return [estimate, p, Cell(size), seeds, Cell(more)]
 
 
 def text_table(tables: Frames) -> str:

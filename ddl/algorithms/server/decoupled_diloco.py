@@ -84,7 +84,7 @@ def decoupled_diloco(
   merge of q. As all batches have the same size, w_i is the number of steps in which D_i,q was made. The radial average
   keeps the norm: D = r u / |u| per array, with r the mean of |D_i| and u the mean of D_i / |D_i|. It is longer than the
   mean of nearly orthogonal D_i, so a rate e tuned for one average does not fit the other. The paper takes the mean for
-  embeddings; here, all arrays have the same average.
+  embeddings; ddl takes the same average for all arrays.
 
   In the printed rule, D_i,q is the difference from the current Theta_q, so a late learner would pull Theta_q back to
   the learner's starting point. Here D_i,q is the difference from the learner's own base: x_i,q when it was last sent,
