@@ -8,6 +8,7 @@ from ddl.api import Data, Source
 from ddl.data import checks, source
 from ddl.data.augmentation import with_augmentation
 from ddl.data.image_arrays import npz
+from ddl.errors import first_line
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((60, 4)).astype(np.float32)
@@ -221,3 +222,8 @@ def test_labels_that_contradict_y_beyond_the_limit(monkeypatch):
   monkeypatch.setattr(checks, "READ", 0)
   data = check(LABELS, labels=changed(Y, 18, 1))
   one_line(ValueError, lambda: data.train.take(np.array([3, 18])), "y (0 at index 18), got 1.")
+
+
+@pytest.mark.parametrize("text, line", [("a\nb", "a"), ("\n  b \nc", "b"), ("", "OSError"), (" \n", "OSError")])
+def test_the_first_line_of_an_error_is_not_empty(text, line):
+  assert first_line(OSError(text)) == line

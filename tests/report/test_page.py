@@ -170,7 +170,7 @@ def test_importing_the_reader_imports_no_plotting_library_or_jax():
   assert done.stdout.strip() == "set()"
 
 
-def test_chart_axes_are_columns_with_values(realistic_page, tmp_path):
+def test_chart_axes_are_columns_with_values(realistic_page, tmp_path, monkeypatch):
   shown = curves.interactive(frames_of(realistic_page.parent))
   assert list(shown["x"]) == ["examples", "bytes_sent", "step", "seconds"]
   assert list(shown["y"]) == ["train_loss", "test_loss", "test_accuracy", "distance"]
@@ -183,6 +183,10 @@ def test_chart_axes_are_columns_with_values(realistic_page, tmp_path):
   assert {point["label"] for point in points} == set(ALGORITHMS)
   diverged = [point for point in points if point["label"] == "dasgd d=4" and "test_accuracy" in point]
   assert max(point["step"] for point in diverged) == 160
+  monkeypatch.setattr(curves, "POINTS", len(points))  # a point has several values
+  thinned = curves.interactive(frames_of(realistic_page.parent))["spec"]["datasets"]["curves"]
+  ends = [{point["label"]: point["step"] for point in chart} for chart in (points, thinned)]  # the last point counts
+  assert len(thinned) < len(points) and ends[0] == ends[1]
   assert curves.interactive(frames_of(comparison(tmp_path, {"dasgd": []}))) is None
 
 
