@@ -70,6 +70,8 @@ class Algorithm(NamedTuple):
   evaluate: Callable[[Any, Tree, Tree], Tree]  # (group, state, params) -> the consensus params, equal on all workers
   regroup: Callable[[Tree], Tree] | None = None  # state -> state for a changed set of workers; element-wise. It resets
   # what is valid only for one set, such as terms that add up to zero over the workers. None: the state stays valid
+  takes_step: Callable[[Any, Any], Any] | None = None  # (worker, step) -> whether the worker takes this step or only
+  # waits; for virtual time. Both are numbers or NumPy arrays. None: all workers take all steps
 
 
 def descend(inner: optax.GradientTransformation, grads: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:

@@ -56,6 +56,8 @@ def _check(make: Callable[[int], Algorithm], params: Tree, presence: Presence) -
     state = record(lambda group, x: algorithm.init(group, x, jax.random.key(0)), params, workers=count)[1]
     return jax.tree.map(lambda x: (x.shape, x.dtype), state)
 
+  if make(presence.workers).takes_step:
+    raise ValueError("Its workers take different numbers of steps by rank, and ranks change when workers leave.")
   whole = shapes(presence.workers)
   for count in sorted({len(ids) for _, ids in presence.changes}, reverse=True):
     if shapes(count) != whole:

@@ -59,8 +59,9 @@ def inject(make: Make, values: Mapping[str, float]) -> Algorithm:
   def evaluate(group: Any, state: Injected, params: Tree) -> Tree:
     return make(state.values).evaluate(group, state.state, params)
 
+  plain = make(values)
   exchanges = tuple(
     exchange._replace(launch=partial(launch, index), merge=partial(merge, index))
-    for index, exchange in enumerate(make(values).exchanges)
+    for index, exchange in enumerate(plain.exchanges)
   )
-  return Algorithm(init, local, exchanges, evaluate)
+  return Algorithm(init, local, exchanges, evaluate, takes_step=plain.takes_step)

@@ -85,6 +85,7 @@ def walk(
   local_lead: float = 0.0,
   overlap: bool = True,
   present: bool | Presence = False,
+  takes_step: Callable[[Any, Any], Any] | None = None,
 ) -> Iterator[StepTimes]:
   """Yield, for each step, the times at which the workers compute and wait.
 
@@ -106,6 +107,8 @@ def walk(
     present: False: all workers wait for a worker that dies. True: the others continue, as in `presence.elastic`; a
       worker that joins starts when the last remaining worker reaches the round. A `Presence`: a recorded membership,
       which replaces the deaths.
+    takes_step: (worker, step) -> whether the worker takes the step; a step that it does not take lasts no time. None:
+      all workers take all steps.
 
   Raises:
     ValueError: with a one-line message, if a value is invalid or a round does not fit into memory.
@@ -143,6 +146,8 @@ def walk(
     if index == 0:
       count = min(round_steps, steps - step)
       durations = np.stack([times.steps(worker, step, count) for worker in range(workers)])  # [workers, count]
+      if takes_step:
+        durations *= takes_step(np.arange(workers)[:, None], np.arange(step, step + count))
       before = present_now
       present_now, lost = attend(step, before, clock, durations)
       if not present_now.all() or not before.all():

@@ -158,6 +158,7 @@ def _lockstep(config: Experiment, algorithm: Algorithm, charged: Charges, presen
     "local_lead": charged.lead,
     "overlap": config.network.overlap,
     "present": present,
+    "takes_step": algorithm.takes_step,
   }
 
 

@@ -2,12 +2,15 @@
 
 import jax
 import numpy as np
+import pytest
 
 from ddl.config import default_experiment
 from ddl.engine import traffic
+from ddl.engine.injected import inject
+from ddl.errors import OptionError
 from ddl.events import lockstep
 from ddl.run import virtual_time
-from ddl.run.build import build
+from ddl.run.build import RunOptions, build, make_trainer
 
 
 def test_lockstep_record_matches_the_clock_of_the_config(tmp_path):
@@ -30,3 +33,32 @@ def test_lockstep_record_matches_the_clock_of_the_config(tmp_path):
   lockstep.save(tmp_path / "record", result)
   for loaded, saved in zip(lockstep.load(tmp_path / "record"), result, strict=True):
     np.testing.assert_array_equal(loaded, saved)
+
+
+@pytest.mark.parametrize(
+  "name, wrapper", [("edit", "none"), ("edit", "sparta"), ("fedprox", "none"), ("fednova", "topk")]
+)
+def test_a_step_that_a_worker_does_not_take_lasts_no_time(name, wrapper):
+  """Workers of 10 and 35 ms that take 4 steps and 1 step of each round of 4."""
+  config = default_experiment(
+    algorithm={"name": name, "period": 4, "local_steps": (4, 1)}, wrapper={"name": wrapper}, workers=4, steps=9,
+    times={"name": "constant", "seconds": 0.01, "slow": (1.0, 3.5, 1.0, 3.5)}, network={"exchange_seconds": 0.0},
+  )  # fmt: skip
+  components, rates = build(config), config.numbers(["optimizer.learning_rate"])
+  params = jax.eval_shape(components.model.init, jax.random.key(0))[0]
+  injected = inject(lambda values: config.with_numbers(values).make_algorithm(), rates)
+  for algorithm in (components.algorithm, injected):
+    charged = virtual_time.charges(config, traffic.of(algorithm, params, 4))
+    released = virtual_time.lockstep_record(config, algorithm, charged).released
+    first = [0.035] * 4 if wrapper == "sparta" else [0.01, 0.035, 0.01, 0.035]
+    np.testing.assert_allclose(released[0], first)
+    ends = [0.065, 0.13, 0.165] if wrapper == "sparta" else [0.04, 0.08, 0.115]  # sparta waits after every step
+    np.testing.assert_allclose(released[[3, 7, 8]].max(axis=1), ends)
+
+
+def test_elastic_training_refuses_steps_by_rank():
+  config = default_experiment(
+    algorithm={"name": "edit", "period": 4, "local_steps": (4, 1)}, workers=4, steps=8, elastic=True
+  )
+  with pytest.raises(OptionError, match=r"config\.elastic must be False with edit, got True\. Its workers take"):
+    make_trainer(build(config), RunOptions())

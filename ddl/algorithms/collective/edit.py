@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ddl.algorithms.local_steps import LocalSteps, check_local_steps, if_active
+from ddl.algorithms.local_steps import LocalSteps, if_active, takes_step
 from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree, at_step, descend, select
 from ddl.group import Group
 from ddl.ranges import Momentum, NonNegativeInt, OuterRate, PositiveFloat, PositiveInt, UnitInterval, checked
@@ -84,9 +84,10 @@ def edit(
       all workers, its averages and z no longer change. The averages start at 0, so at least 6 rounds are needed even if
       norms are constant.
     local_steps: number of steps that worker i takes in each round (tau_i <= tau), for A-EDiT; a tuple with fewer than p
-      entries is repeated; if it is empty, all workers take tau steps. Virtual time still counts tau steps for all.
+      entries is repeated; if it is empty, all workers take tau steps. The other steps of a round take no virtual time,
+      but their examples count.
   """
-  check_local_steps("edit", local_steps, period)
+  takes = takes_step("edit", local_steps, period)
   outer = optax.scale_by_learning_rate(outer_learning_rate, flip_sign=False)
 
   def init(group: Group, params: Tree, key: Any) -> EDiTState:
@@ -97,7 +98,7 @@ def edit(
 
   def local(group: Group, grads: Tree, state: EDiTState, params: Tree) -> tuple[Tree, EDiTState]:
     new, waiting = descend(inner, grads, state.inner, params), (params, at_step(state.inner, state.step + 1))
-    params, inner_state = if_active(group, local_steps, period, state.step % period, new, waiting)
+    params, inner_state = if_active(group, local_steps, state.step % period, new, waiting)
     return params, state._replace(inner=inner_state, step=state.step + 1)
 
   def launch(group: Group, state: EDiTState, params: Tree) -> tuple[Weighted, EDiTState]:
@@ -129,7 +130,7 @@ def edit(
   def evaluate(group: Group, state: EDiTState, params: Tree) -> Tree:
     return state.anchor
 
-  return Algorithm(init, local, (Exchange(launch, merge, period),), evaluate)
+  return Algorithm(init, local, (Exchange(launch, merge, period),), evaluate, takes_step=takes)
 
 
 def _squares(x: jax.Array) -> jax.Array:

@@ -9,7 +9,7 @@ import optax
 from ddl.algorithms.collective.fedavg import restart, sampled_mean
 from ddl.algorithms.collective.slowmo import or_one
 from ddl.algorithms.draws import Draws, draw, start
-from ddl.algorithms.local_steps import LocalSteps, check_local_steps, if_active
+from ddl.algorithms.local_steps import LocalSteps, if_active, takes_step
 from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree, descend
 from ddl.group import Group
 from ddl.ranges import PositiveInt, Share, checked
@@ -61,10 +61,10 @@ def fednova(
     period: local steps per round (tau).
     share: share of the workers to sample in each round (C), at least one worker.
     local_steps: number of steps that worker i takes in each round (tau_i <= tau), for slow workers; a tuple with fewer
-      than p entries is repeated; if it is empty, all workers take tau steps. Virtual time still counts tau steps for
-      all.
+      than p entries is repeated; if it is empty, all workers take tau steps. The other steps of a round take no
+      virtual time, but their examples count.
   """
-  check_local_steps("fednova", local_steps, period)
+  takes = takes_step("fednova", local_steps, period)
 
   def init(group: Group, params: Tree, key: Any) -> FedNovaState:
     done = jnp.zeros((), jnp.int32)
@@ -74,7 +74,7 @@ def fednova(
     new, inner_state = descend(inner, grads, state.inner, params)
     updates, unit = inner.update(_number(1), state.unit, _number(0))
     weight = jax.tree.map(lambda s, u: s - u, state.weight, updates)  # s_i <- s_i - inner(1)
-    new, weight = if_active(group, local_steps, period, state.done, (new, weight), (params, state.weight))
+    new, weight = if_active(group, local_steps, state.done, (new, weight), (params, state.weight))
     return new, state._replace(inner=inner_state, unit=unit, weight=weight, done=state.done + 1)
 
   def launch(group: Group, state: FedNovaState, params: Tree) -> tuple[Normalized, FedNovaState]:
@@ -93,7 +93,7 @@ def fednova(
   def evaluate(group: Group, state: FedNovaState, params: Tree) -> Tree:
     return state.server
 
-  return Algorithm(init, local, (Exchange(launch, merge, period),), evaluate)
+  return Algorithm(init, local, (Exchange(launch, merge, period),), evaluate, takes_step=takes)
 
 
 def _number(value: float) -> jax.Array:

@@ -8,7 +8,7 @@ import optax
 
 from ddl.algorithms.collective.fedavg import restart, sampled_mean
 from ddl.algorithms.draws import Draws, draw, start
-from ddl.algorithms.local_steps import LocalSteps, check_local_steps, if_active
+from ddl.algorithms.local_steps import LocalSteps, if_active, takes_step
 from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree, descend
 from ddl.group import Group
 from ddl.ranges import NonNegativeFloat, PositiveInt, Share, checked
@@ -46,10 +46,10 @@ def fedprox(
     period: local steps per round (tau).
     share: share of the workers to sample in each round (C), at least one worker.
     local_steps: number of steps that worker i takes in each round (tau_i <= tau), for slow workers; a tuple with fewer
-      than p entries is repeated; if it is empty, all workers take tau steps. Virtual time still counts tau steps for
-      all.
+      than p entries is repeated; if it is empty, all workers take tau steps. The other steps of a round take no
+      virtual time, but their examples count.
   """
-  check_local_steps("fedprox", local_steps, period)
+  takes = takes_step("fedprox", local_steps, period)
 
   def init(group: Group, params: Tree, key: Any) -> FedProxState:
     return FedProxState(inner.init(params), params, jnp.zeros((), jnp.int32), start(key))
@@ -57,7 +57,7 @@ def fedprox(
   def local(group: Group, grads: Tree, state: FedProxState, params: Tree) -> tuple[Tree, FedProxState]:
     penalized = jax.tree.map(lambda g, x, z: g + proximal * (x - z), grads, params, state.server)  # g_i + mu (x_i - z)
     new, inner_state = descend(inner, penalized, state.inner, params)
-    params = if_active(group, local_steps, period, state.done, new, params)
+    params = if_active(group, local_steps, state.done, new, params)
     return params, state._replace(inner=inner_state, done=state.done + 1)
 
   def launch(group: Group, state: FedProxState, params: Tree) -> tuple[Tree, FedProxState]:
@@ -72,7 +72,7 @@ def fedprox(
   def evaluate(group: Group, state: FedProxState, params: Tree) -> Tree:
     return state.server
 
-  return Algorithm(init, local, (Exchange(launch, merge, period),), evaluate)
+  return Algorithm(init, local, (Exchange(launch, merge, period),), evaluate, takes_step=takes)
 
 
 SPEC = Spec(

@@ -167,7 +167,7 @@ def compressed(algorithm: Algorithm, compressor: Compressor) -> Algorithm:
     return algorithm.evaluate(group, state.algorithm, params)
 
   exchanges = tuple(exchange(i, e) for i, e in enumerate(algorithm.exchanges))
-  return Algorithm(init, local, exchanges, evaluate, regrouped(algorithm))
+  return Algorithm(init, local, exchanges, evaluate, regrouped(algorithm), algorithm.takes_step)
 
 
 def regrouped(algorithm: Algorithm) -> Callable[[Tree], Tree] | None:

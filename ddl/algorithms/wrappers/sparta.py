@@ -68,7 +68,7 @@ def sparta(algorithm: Algorithm, *, share: Share = 0.005) -> Algorithm:
     return algorithm.evaluate(group, state.algorithm, params)
 
   exchanges = (Exchange(send_share, put_share), *map(passed_on, algorithm.exchanges))
-  return Algorithm(init, local, exchanges, evaluate, regrouped(algorithm))
+  return Algorithm(init, local, exchanges, evaluate, regrouped(algorithm), algorithm.takes_step)
 
 
 SPEC = Wrapper(
