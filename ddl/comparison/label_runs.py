@@ -155,8 +155,7 @@ class LabelRuns:
   @cached_property
   def trainer(self) -> Trainer:
     """The trainer of all runs."""
-    options = build.vectorized(self.options, self.components.model) if self.width > 1 else self.options
-    return build.make_trainer(self.components, options, traced=self.traced)[0]
+    return build.make_trainer(self.components, self.options, traced=self.traced)[0]
 
   def outcomes(
     self, experiments: Mapping[Path, Experiment], hooks: Sequence[LoopHook] = ()

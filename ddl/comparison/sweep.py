@@ -256,7 +256,8 @@ def _warn(sweep: Sweep, label: str, result: Mapping[str, Any]) -> None:
 
 
 def _write(file: Path, results: dict[str, Any], options: RunOptions) -> None:
-  content = {"algorithms": results, "about": run_dir.about(options.command)}
+  others = files.read_json(file)["algorithms"] if file.exists() else {}  # labels that --only leaves out
+  content = {"algorithms": others | results, "about": run_dir.about(options.command)}
   file.write_text(json.dumps(content, indent=2) + "\n")
   for label, result in results.items():
     flat = {k: v for keys in result["best"].values() for k, v in keys.items()}

@@ -30,7 +30,9 @@ from ddl.names import pluralize
 
 CALL_BYTES = 32 * 2**20  # maximum input of one call of a program; the inputs of two calls are in memory at once
 PACKED_BYTES = 2**17  # mean leaf size below which packing into one vector saves more time than it costs
-TOGETHER_BYTES = 2**17  # parameter size above which batching runs loses more by cache misses than it saves in dispatch
+TOGETHER_BYTES = 2**17  # parameter size above which batching workers or runs loses more by cache misses than it saves
+MANY_COPIES = 16  # unrolled gradients per device above which compilation takes more than about 5 s
+MANY_STEPS = 1000  # with as many steps, unrolled gradients of a larger model save more time than they take to compile
 MAX_RUNS = 16  # per program; each then takes a sixteenth of the dispatch time, and more would save little
 THREADS = ("/proc/sys/kernel/threads-max", "/proc/sys/kernel/pid_max", "/sys/fs/cgroup/pids.max")
 LONGEST_CALL = 64  # steps; dispatch then takes less than 1 % of the time, even if a step takes only 0.1 ms
@@ -85,24 +87,52 @@ def check_threads(option: str, count: int, processes: int = 1) -> None:
     raise OptionError(option, f"below {min(limits) * processes} ({factor}this machine's limit on threads)", count)
 
 
-def choose_execution(workers: Workers, dense: bool, step_bytes: int) -> ExecutionConfig:
-  """Choose execution options that are fast on a backend.
+def choose_execution(workers: Workers, model: Model, step_bytes: int, steps: int) -> ExecutionConfig:
+  """Choose execution options with a short total time, compilation and training, on a backend.
 
-  On GPUs and TPUs, gradients are vmapped and steps scanned. On CPUs, gradients are unrolled, or computed in a loop for
-  a dense model with more than 16 workers per device; steps are unrolled, or scanned for a dense model.
+  On CPUs, steps are unrolled, or scanned for a dense model; on GPUs and TPUs, they are scanned.
 
   Args:
     workers: the workers and their devices.
-    dense: `Model.dense`.
+    model: the model.
     step_bytes: input bytes per step of all workers of one process.
+    steps: planned number of steps.
   """
   cap = max(1, min(LONGEST_CALL, CALL_BYTES // max(step_bytes, 1)))
-  if workers.platform != "cpu":
-    return ExecutionConfig("vmap", "scan", cap)
-  if dense:
-    return ExecutionConfig("unroll" if workers.virtual <= 16 else "map", "scan", cap)
+  gradients = choose_gradients(workers, model, steps).gradients
+  if workers.platform != "cpu" or model.dense:
+    return ExecutionConfig(gradients, "scan", cap)
   # Each unrolled gradient is compiled separately; a few per call suffice to hide a convolution's dispatch.
-  return ExecutionConfig("unroll", "unroll", max(1, min(cap, 8 // workers.virtual)))
+  return ExecutionConfig(gradients, "unroll", max(1, min(cap, 8 // workers.virtual)))
+
+
+class GradientChoice(NamedTuple):
+  """A method to compute the gradients of a device's workers, and the reason for it."""
+
+  gradients: Literal["unroll", "vmap", "map"]
+  reason: str
+
+
+def choose_gradients(workers: Workers, model: Model, steps: int) -> GradientChoice:
+  """Choose how a device computes the gradients of its workers, by the measurements in docs/reference/benchmarks.md.
+
+  steps: planned number of steps.
+  """
+  if workers.platform != "cpu":
+    return GradientChoice("vmap", "the fastest on GPUs and TPUs")
+  if workers.virtual == 1:
+    return GradientChoice("unroll", "one worker per device")
+  if not model.dense:
+    return GradientChoice("unroll", "convolutions are slow in a batch of models or in a loop")
+  if _params_nbytes(model) <= TOGETHER_BYTES:
+    return GradientChoice("vmap", f"up to {TOGETHER_BYTES // 1024} KiB of parameters: compiles faster, runs as fast")
+  if workers.virtual > MANY_COPIES and steps < MANY_STEPS:
+    return GradientChoice("map", f"over {MANY_COPIES} workers per device, under {MANY_STEPS:,} steps: compiles faster")
+  return GradientChoice("unroll", f"over {TOGETHER_BYTES // 1024} KiB of parameters: runs faster")
+
+
+def _params_nbytes(model: Model) -> int:
+  return nbytes(jax.eval_shape(model.init, jax.random.key(0))[0])
 
 
 def runs_per_program(model: Model, workers: int, call_bytes: int) -> int:
@@ -111,7 +141,7 @@ def runs_per_program(model: Model, workers: int, call_bytes: int) -> int:
   call_bytes: input bytes of one call of the program for one run. Over all runs, the inputs take at most four times
   CALL_BYTES, and so do the parameters.
   """
-  size = nbytes(jax.eval_shape(model.init, jax.random.key(0))[0])
+  size = _params_nbytes(model)
   fits = 4 * CALL_BYTES // max(call_bytes, workers * size, 1)
   return max(1, min(MAX_RUNS, fits)) if model.dense and size <= TOGETHER_BYTES else 1
 

@@ -144,12 +144,21 @@ def _side(side: str, workload: Workload, algorithm: str, settings: dict[str, Any
       return rivals.jax_side(workload, algorithm, layout), None
 
 
+def _reason(trainer: Any) -> str:
+  """Return why gradients are computed as in `trainer.execution`."""
+  from ddl.config import default_experiment
+  from ddl.engine.execution import choose_gradients
+
+  return choose_gradients(trainer.workers, trainer.model, default_experiment().steps).reason
+
+
 def main() -> None:
   """Print {"ready": true, ...}, then {"rate": examples per second} for each line on standard input."""
   hosts.follow_launcher()
   side, name, algorithm, *settings = sys.argv[1:]
   workload = WORKLOADS[name]
-  block, trainer = _side(side, workload, algorithm, json.loads(settings[0]) if settings else {})
+  options = json.loads(settings[0]) if settings else {}
+  block, trainer = _side(side, workload, algorithm, options)
   workers = 1 if side == "plain" else workload.workers
   block(FIRST_STEPS)
   whole = time.perf_counter() - BEGAN
@@ -163,6 +172,7 @@ def main() -> None:
   if trainer and algorithm in ALGORITHMS:
     figures["compile_s"] = trainer.compile_seconds
     figures["how"] = f"{trainer.workers.devices} dev, {'/'.join(trainer.execution[:2])}"
+    figures["why"] = _reason(trainer) if options["virtual_grad"] == "auto" else "as requested"
   print(json.dumps({"ready": True, **figures}), flush=True)
   for _line in sys.stdin:
     print(json.dumps({"rate": steps * workers * workload.batch / block(steps)}), flush=True)

@@ -115,7 +115,7 @@ def _check(cases: list[tuple[str, str]], condition: str) -> None:
 
 def _against_plain(cases: list[tuple[str, str]], passed: str) -> list[dict[str, Any]]:
   """Measure ddl in each case against a plain optax loop, which is started once per workload."""
-  print(f"{'case':41}{'examples/s':>11}{'plain':>9}{'ratio':>7}{'compile':>9}{'whole':>8}{'peak':>9}  how")
+  print(f"{'case':41}{'examples/s':>12}{'plain':>11}{'ratio':>7}{'compile':>9}{'whole':>8}{'peak':>9}  how")
   results = []
   for workload, group in itertools.groupby(cases, key=lambda case: case[0]):
     with _side("plain", workload, "-") as plain:
@@ -126,10 +126,13 @@ def _against_plain(cases: list[tuple[str, str]], passed: str) -> list[dict[str, 
         figures = {k: v for k, v in ddl_side.figures.items() if k != "ready"}
         results.append({"workload": workload, "algorithm": algorithm, **measured, **figures})
         print(
-          f"{workload + ' ' + algorithm:41}{rates['ddl']:11,.0f}{rates['plain']:9,.0f}{ratios['plain']:7.2f}"
+          f"{workload + ' ' + algorithm:41}{rates['ddl']:12,.0f}{rates['plain']:11,.0f}{ratios['plain']:7.2f}"
           "{compile_s:7.1f} s{whole_s:6.1f} s{peak_mb:6,.0f} MB  {how}".format(**figures),
           flush=True,
         )
+  print("gradients of a device's workers (see virtual_grad):")
+  for workload, choice in {result["workload"]: f"{result['how']}: {result['why']}" for result in results}.items():
+    print(f"  {workload:32}{choice}")
   worst = min(results, key=lambda result: result["ratio"])
   print(f"lowest ratio: {worst['ratio']:.2f} ({worst['workload']} {worst['algorithm']})")
   print("to measure the cost model's errors (a few minutes): python run.py bench --perf")

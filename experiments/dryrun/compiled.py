@@ -76,7 +76,7 @@ def compiled(label: str, experiment: Experiment, job: CompiledJob) -> Figures:
     parts = experiment.microbatches * options.members
     if options.members > 1 and find_rules(model, options.sharding).splits_batch and experiment.batch % parts:
       raise OptionError("config.batch", f"a multiple of {parts} (microbatches x members)", experiment.batch)
-    execution = execution_of(model, workers, step, options)
+    execution = execution_of(model, workers, step, experiment.steps, options)
     trainer = CompiledTrainer(algorithm, model, workers, execution)
     flags = compiler_options.options(workers.device) if job.overlaps else {}
     analysed = analyse(trainer, batch, experiment.steps, experiment.eval_every, flags, cache(options.compilation_cache))

@@ -160,7 +160,10 @@ def test_a_resumed_sweep_repeats_no_run_and_equals_an_uninterrupted_one(call, tm
   trained.clear()
   assert call("sweep", "--resume", f"--workdir={tmp_path}/s", "--devices=1")[0] == 0 and not trained
   assert call("sweep", "--resume", f"--workdir={tmp_path}/s", "--devices=1", "--trials=7")[0] == 0 and len(trained) == 2
-  assert {len(entry["trials"]) for entry in ddl.load(tmp_path / "s").info.values()} == {7}
+  tuned = ddl.load(tmp_path / "s").info
+  assert {len(entry["trials"]) for entry in tuned.values()} == {7}
+  assert call("sweep", "--resume", f"--workdir={tmp_path}/s", "--devices=1", "--trials=7", "--only=a")[0] == 0
+  assert ddl.load(tmp_path / "s").info == tuned  # also of the labels that --only leaves out
 
 
 @pytest.mark.slow
