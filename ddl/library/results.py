@@ -176,11 +176,12 @@ class Compared(Described):
     """Describe the algorithms, seeds, target and findings, and append the table if it is short."""
     results, comparison = self._results, self._results.comparison
     seeds = [str(seed) for seed in comparison.info["seeds"]]
+    quantities = report.frames.headline_quantities(comparison)
     texts = [
       f"{pluralize(len(results.labels), 'label')}: {formats.listed(results.labels, SHOWN)}",
       f"{'seed' if len(seeds) == 1 else 'seeds'}: {formats.listed(seeds, SHOWN)}; "
       f"target: {formats.name(comparison.metric)} {comparison.goal}",
-      *report.sentences.headlines(results),
+      *(f"{report.sentences.headline(results, quantity)}." for quantity in quantities),
       *map(": ".join, report.sentences.caveats(results)),
       *(f"{text.partition('; ')[0].rstrip('.')}." for text in report.clusters.sentences_of(results)),
       *map(run_dir.change_text, comparison.info.get("changed_inputs", [])),
@@ -275,8 +276,15 @@ class Swept(Described):
 
   @cached_property
   def trials(self) -> "pd.DataFrame":
-    """A table with a row per trial: algorithm, outcome, tuned hyperparameters, and metrics on the validation split."""
-    return report.frames.trials_frame(self.info)
+    """A table with a row per trial: label, number, outcome, metrics on the validation split, tuned hyperparameters."""
+    import pandas as pd
+
+    rows = [
+      {"label": label, "trial": number, "outcome": trial["outcome"]} | (trial["validation"] or {}) | trial["setting"]
+      for label, entry in self.info.items()
+      for number, trial in enumerate(entry["trials"])
+    ]
+    return pd.json_normalize(rows)
 
 
 def load(folder: str | Path, *, trust_code: bool = False) -> Run | Compared | Swept:

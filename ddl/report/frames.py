@@ -329,16 +329,6 @@ def both_orders(frames: Frames, quantity: Quantity) -> DataFrame:
   return both.assign(verdict=verdict)
 
 
-def trials_frame(labels: Mapping[str, Any]) -> DataFrame:
-  """Return a row per trial of a sweep: label, trial number, outcome, validation scores and tuned hyperparameters."""
-  rows = []
-  for label, entry in labels.items():
-    for number, trial in enumerate(entry["trials"]):
-      place = {"label": label, "trial": number, "outcome": trial["outcome"]}
-      rows.append(place | (trial["validation"] or {}) | trial["setting"])
-  return pd.json_normalize(rows)
-
-
 def write(folder: Path, frames: Frames, findings: Sequence[tuple[str, str]]) -> None:
   """Write metrics.csv, table.csv, pairs.csv and findings.json.
 

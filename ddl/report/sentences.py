@@ -54,11 +54,6 @@ def headline(tables: Frames, quantity: Quantity) -> str:
   return f"{claim(tables, quantity)}: {[*ranking_text(tables, quantity), none][0]}"
 
 
-def headlines(tables: Frames) -> list[str]:
-  """Return one sentence on the best algorithms for each of examples, bytes, time and the target's metric."""
-  return [f"{headline(tables, quantity)}." for quantity in frames.headline_quantities(tables.comparison)]
-
-
 def claim(tables: Frames, quantity: Quantity) -> str:
   """Return what the best algorithm by a quantity achieves, such as "Fewest examples to 95 %"."""
   comparison = tables.comparison

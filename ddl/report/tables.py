@@ -17,7 +17,12 @@ WIDTH = 100  # maximum characters per line in a terminal
 LABEL = 16  # minimum characters of a label in a wide table
 SHOWN = 100  # maximum pairs of a quantity on the page; pairs.csv has all
 MINUS, DIVIDED = "\N{MINUS SIGN}", "\N{DIVISION SIGN}"
-MARKS = {"best": ("*", "best mean"), "tied": ("~", "not significantly worse")}  # by a cell's kind
+SIGNS = {"best": "*", "tied": "~"}  # by a cell's kind
+MARKS = {
+  "best": "*: best mean",
+  "tied": "~: not significantly worse",
+  "partial": "in brackets: the mean over only the seeds that have a value",
+}
 
 
 class Cell(NamedTuple):
@@ -133,25 +138,16 @@ def _pair_cells(quantity: Quantity, row: Any) -> list[Cell]:
 
 def text_table(tables: Frames) -> str:
   """Return the table for a terminal, at most WIDTH columns wide, with notes."""
-  lines, explained = text_lines(tables), [sentences.method(tables)]
-  if _has_brackets(tables):
-    explained.insert(0, "In brackets: the mean over only the seeds that met the target.")
-  if texts := marks(tables):
-    explained.insert(0, f"{'; '.join(texts)}.")
-  paragraphs = [" ".join(explained), *map(": ".join, sentences.caveats(tables))]
-  paragraphs += sentences.failures(tables) + sentences.notes(tables)
+  lines, explained = text_lines(tables), "; ".join(marks(tables))
+  paragraphs = [f"{explained}. " * bool(explained) + sentences.method(tables)]
+  paragraphs += [*map(": ".join, sentences.caveats(tables)), *sentences.failures(tables), *sentences.notes(tables)]
   return "\n".join([*lines, lines[1], *(textwrap.fill(paragraph, WIDTH) for paragraph in paragraphs)])
 
 
 def marks(tables: Frames) -> list[str]:
   """Explain the marks that occur in the table of results."""
   kinds = {kind for quantity in _quantities(tables) for kind in tables.table[f"{quantity.name}_mark"]}
-  return [f"{sign}: {meaning}" for kind, (sign, meaning) in MARKS.items() if kind in kinds]
-
-
-def _has_brackets(tables: Frames) -> bool:
-  table = tables.table
-  return any((table[x.name].notna() & (table[f"{x.name}_mark"] == "partial")).any() for x in _quantities(tables))
+  return [text for kind, text in MARKS.items() if kind in kinds]
 
 
 def _quantities(tables: Frames) -> list[Quantity]:
@@ -186,7 +182,6 @@ def text_lines(tables: Frames) -> list[str]:
 
 
 def _marked(cells: Sequence[Cell]) -> list[str]:
-  """Format cells as text, with the signs of MARKS."""
+  """Format cells as text, with SIGNS, and brackets around means over only some seeds."""
   texts = [f"({cell.text})" if cell.details else "-" if cell.kind == "partial" else cell.text for cell in cells]
-  signs = {kind: sign for kind, (sign, _) in MARKS.items()}
-  return [text + signs.get(cell.kind, " ") for text, cell in zip(texts, cells, strict=True)]
+  return [text + SIGNS.get(cell.kind, " ") for text, cell in zip(texts, cells, strict=True)]

@@ -195,7 +195,7 @@ def test_frames_of_comparisons_without_results_or_with_one_seed(tmp_path):
   assert one.pairs.p.isna().all() and one.table.step_to_target_low.isna().all() and one.single
   single = frames_of(comparison(tmp_path / "single", {"easgd": [rising(0.1, 0.96)] * 2}))
   assert len(single.pairs) == 0 and "p_holm" in single.pairs
-  assert not any(note in tables.text_table(single) for note in ("*:", "~:", "In brackets"))
+  assert not any(note in tables.text_table(single) for note in ("*:", "~:", "in brackets"))
 
 
 def test_intervals_of_accuracies_are_clipped_but_not_of_differences(tmp_path):

@@ -144,7 +144,7 @@ def test_text_table_fits_a_terminal(tmp_path):
   text = report.table(comparison(tmp_path, {label: [far] * 3, "easgd": [far, far, rising(0.1)]}))
   assert max(len(line) for line in text.splitlines()) <= 100
   assert "sharded_syn" in text and "12,800 M" in text and "3/3 reached" in text
-  assert "\nIn brackets: the mean over" in text and "best mean" not in text  # only marks that it has
+  assert "\nin brackets: the mean over" in text and "best mean" not in text  # only marks that it has
 
 
 @pytest.mark.parametrize(("labels", "shown"), [(1, 0), (4, 6), (5, 6)])
