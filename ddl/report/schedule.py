@@ -1,4 +1,4 @@
-"""Draw worker schedules: Gantt charts of the start of a run and, for server algorithms, a histogram of staleness."""
+"""Draw worker schedules: Gantt charts of the start of a run."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -191,7 +191,7 @@ def shares(timeline: DataFrame) -> dict[str, float]:
   return (parts / parts.sum()).to_dict()
 
 
-ROUNDS, ROWS, BARS = 6, 16, 40  # in a figure: approximate rounds per worker, maximum workers and histogram bars
+ROUNDS, ROWS = 6, 16  # in a figure: approximate rounds per worker, and maximum workers
 SHAPES = {"back from a failure": "triangle-up", "message dropped": "cross"}
 PICTURE = "schedule.png"
 
@@ -257,13 +257,12 @@ def end_of(shown: WorkerSchedule) -> float:
 
 
 def _drawn(events: Events | None, spans: DataFrame, end: float, narrow: bool, clock: str) -> dict[str, Any]:
-  """Return the Vega-Lite specification: a row of bars per worker and, given events, a histogram of the staleness."""
+  """Return the Vega-Lite specification: a row of bars per worker and, given events, marks of failures and drops."""
   rows, beneath = int(spans["worker"].max()) + 1, spans["beneath"]
   top = spans["worker"] + np.where(beneath, 0.24, -0.34)
   bottom = top + np.where(beneath, 0.16, 0.56 if beneath.any() else 0.68)
   kinds = [kind for kind in FILL if kind in set(spans["kind"])]
-  bars = pd.DataFrame({"begin": spans["begin"], "end": spans["end"].clip(upper=end), "top": top, "bottom": bottom,
-                       "kind": spans["kind"]})  # fmt: skip
+  bars = spans.assign(end=spans["end"].clip(upper=end), top=top, bottom=bottom)
   legend = alt.Legend(columns=1 if narrow else 2, symbolType="square", symbolStrokeColor=MUTED, symbolStrokeWidth=0.5,
                       labelLimit=360)  # fmt: skip
   colours = alt.Scale(domain=kinds, range=[FILL[kind] for kind in kinds])
@@ -274,12 +273,9 @@ def _drawn(events: Events | None, spans: DataFrame, end: float, narrow: bool, cl
                           domain=False))  # fmt: skip
   rects = alt.Chart(alt.NamedData("bars")).mark_rect(stroke="white", strokeWidth=0.6)
   rects = rects.encode(x=x, x2="end:Q", y=y, y2="bottom:Q", color=alt.Color("kind:N", legend=legend, scale=colours))
-  width, height = NARROW - 50 if narrow else WIDE - (230 if events else 60), max(120, 22 * rows)
-  gantt = alt.layer(rects, *(_marks(events, end, rows) if events else [])).properties(width=width, height=height)
-  if events is None:
-    return specification(gantt, bars=bars)
-  histogram = _histogram(events).properties(width=NARROW - 60 if narrow else 130, height=min(200, height))
-  return specification(gantt & histogram if narrow else gantt | histogram, bars=bars)
+  width = NARROW - 50 if narrow else WIDE - 60
+  gantt = alt.layer(rects, *(_marks(events, end, rows) if events else []))
+  return specification(gantt.properties(width=width, height=max(120, 22 * rows)), bars=bars)
 
 
 def _marks(events: Events, end: float, rows: int) -> list[alt.Chart]:
@@ -294,16 +290,3 @@ def _marks(events: Events, end: float, rows: int) -> list[alt.Chart]:
   shape = alt.Shape("mark:N", scale=alt.Scale(domain=list(shapes), range=list(shapes.values())))
   drawn = alt.Chart(marks).mark_point(size=50, filled=True, color=INK, stroke="white", strokeWidth=0.7)
   return [drawn.encode(x="begin:Q", y="worker:Q", shape=shape)]
-
-
-def _histogram(events: Events) -> alt.Chart:
-  """Return the histogram of the staleness over the whole run's visits, without dropped messages."""
-  visits = events.staleness[~events.dropped]
-  width = -(-(int(visits.max()) + 1) // BARS)
-  parts = np.bincount(visits // width) / len(visits)
-  data = pd.DataFrame({"staleness": np.arange(len(parts)) * width, "share": parts})
-  data["to"] = data["staleness"] + 0.9 * width
-  return alt.Chart(data).mark_rect(color=COLOURS[0]).encode(
-    x=alt.X("staleness:Q", title="staleness (visits by others)", axis=alt.Axis(format="d", tickMinStep=1, tickCount=4)),
-    x2="to:Q", y=alt.Y("share:Q", title="share of visits", axis=alt.Axis(format=".0%", tickCount=4)), y2=alt.datum(0),
-  )  # fmt: skip
