@@ -11,7 +11,7 @@ from ddl.events import lockstep
 from ddl.events.lockstep import StepTimes
 from ddl.events.record import Events, load
 from ddl.report import formats
-from ddl.report.figure import COLOURS, IDLE, INK, MUTED, NARROW, WIDE, Figure, label_format, specification
+from ddl.report.figure import COLOURS, IDLE, MUTED, NARROW, WIDE, Figure, label_format, specification
 from ddl.report.reader import ComparisonRecord, DataFrame
 from ddl.run.folder import EVENTS
 
@@ -192,7 +192,6 @@ def shares(timeline: DataFrame) -> dict[str, float]:
 
 
 ROUNDS, ROWS = 6, 16  # in a figure: approximate rounds per worker, and maximum workers
-SHAPES = {"back from a failure": "triangle-up", "message dropped": "cross"}
 PICTURE = "schedule.png"
 
 
@@ -237,7 +236,7 @@ def _picture(shown: WorkerSchedule, clock: str = "virtual time") -> Figure:
   drawn = timeline[(timeline["begin"] < end) & (timeline["worker"] < ROWS)]
   drawn = drawn[["worker", "kind", "begin", "end", "beneath"]]
   return Figure(f"schedule_{shown.labels[0]}", f"{names}: {title}", subtitle, description, caption,
-                lambda narrow: _drawn(events, drawn, end, narrow, clock), drawn)  # fmt: skip
+                lambda narrow: _drawn(drawn, end, narrow, clock), drawn)  # fmt: skip
 
 
 def end_of(shown: WorkerSchedule) -> float:
@@ -256,8 +255,8 @@ def end_of(shown: WorkerSchedule) -> float:
   return float(visits[visits["round"] < ROUNDS].groupby("worker")["released"].max().median())
 
 
-def _drawn(events: Events | None, spans: DataFrame, end: float, narrow: bool, clock: str) -> dict[str, Any]:
-  """Return the Vega-Lite specification: a row of bars per worker and, given events, marks of failures and drops."""
+def _drawn(spans: DataFrame, end: float, narrow: bool, clock: str) -> dict[str, Any]:
+  """Return the Vega-Lite specification: a row of bars per worker."""
   rows, beneath = int(spans["worker"].max()) + 1, spans["beneath"]
   top = spans["worker"] + np.where(beneath, 0.24, -0.34)
   bottom = top + np.where(beneath, 0.16, 0.56 if beneath.any() else 0.68)
@@ -274,19 +273,4 @@ def _drawn(events: Events | None, spans: DataFrame, end: float, narrow: bool, cl
   rects = alt.Chart(alt.NamedData("bars")).mark_rect(stroke="white", strokeWidth=0.6)
   rects = rects.encode(x=x, x2="end:Q", y=y, y2="bottom:Q", color=alt.Color("kind:N", legend=legend, scale=colours))
   width = NARROW - 50 if narrow else WIDE - 60
-  gantt = alt.layer(rects, *(_marks(events, end, rows) if events else []))
-  return specification(gantt.properties(width=width, height=max(120, 22 * rows)), bars=bars)
-
-
-def _marks(events: Events, end: float, rows: int) -> list[alt.Chart]:
-  """Return a list with one chart that marks dropped messages and restarts of failed workers; [] without such events."""
-  visits: DataFrame = pd.DataFrame(events._asdict())
-  marks = pd.concat([visits[visits["restarted"]].assign(mark="back from a failure", begin=visits["start"]),
-                     visits[visits["dropped"]].assign(mark="message dropped", begin=visits["released"])])  # fmt: skip
-  marks = marks[(marks["begin"] <= end) & (marks["worker"] < rows)][["begin", "worker", "mark"]]
-  shapes = {mark: shape for mark, shape in SHAPES.items() if mark in set(marks["mark"])}
-  if not shapes:
-    return []
-  shape = alt.Shape("mark:N", scale=alt.Scale(domain=list(shapes), range=list(shapes.values())))
-  drawn = alt.Chart(marks).mark_point(size=50, filled=True, color=INK, stroke="white", strokeWidth=0.7)
-  return [drawn.encode(x="begin:Q", y="worker:Q", shape=shape)]
+  return specification(rects.properties(width=width, height=max(120, 22 * rows)), bars=bars)
