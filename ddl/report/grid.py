@@ -1,8 +1,7 @@
-"""Build the report's section on a grid of settings: charts against each of its keys, and slopes on log axes."""
+"""Build the report's section on a grid of settings: charts against each of its keys."""
 
 import json
 import math
-from collections.abc import Sequence
 from itertools import pairwise, product
 from typing import Any, NamedTuple
 
@@ -17,8 +16,7 @@ from ddl.report.figure import COLOURS, INK, NARROW, WIDE, Figure, axes, numeric
 from ddl.report.frames import Frames, Quantity
 from ddl.report.reader import BUDGET, ComparisonRecord, DataFrame
 from ddl.report.sentences import EARLY, EARLY_TEXT
-from ddl.report.statistics import summary
-from ddl.report.tables import MINUS, Cell, title_of
+from ddl.report.tables import title_of
 
 DECADE, HALF = 10, 5  # smallest ratio of largest to smallest value for a log axis of a key, and of a quantity
 POINT = ["group", "panel", "label", "x", "tick", "y", "low", "high", "partial", "level", "early"]
@@ -39,7 +37,6 @@ class Chart(NamedTuple):
   quantity: Quantity
   title: str  # what is plotted
   points: DataFrame
-  seeds: DataFrame  # y of each label (rows) and seed (columns)
   speedup_over: int | None = None  # the number of workers with speed-up 1; None: not a speed-up
   is_log: bool = True  # whether the y axis is logarithmic
 
@@ -101,30 +98,7 @@ def _chart(tables: Frames, key: str, quantity: Quantity, speedup: bool = False) 
   title = f"Speed-up in {title}" if speedup else f"{title[0].upper()}{title[1:]}"
   least, most = frame["y"].min(), frame["y"].max()
   is_log = speedup or (not formats.is_share(quantity.metric) and least > 0 and most >= HALF * least)
-  return Chart(word, values, quantity, title, frame, seeds, min(values) if speedup else None, bool(is_log))
-
-
-def slopes(chart: Chart) -> dict[str, list[float]]:
-  """Map each line to its slope d log y / d log x by least squares, as [mean over seeds, low, high].
-
-  low and high are the ends of the 95 % interval; with one seed, the value is [slope]. It is [] if the target was
-  reached before the first evaluation at one of the line's points. Lines with fewer than three points or a missing point
-  are omitted, and so are seeds that lack a point.
-  """
-  values = chart.values
-  if not numeric(values) or min(values) <= 0 or len(values) < 3 or formats.is_share(chart.quantity.metric):
-    return {}
-  fitted = {}
-  for (panel, group), line in chart.points[~chart.points["level"]].groupby(["panel", "group"], sort=False):
-    line = line.sort_values("x")
-    y = chart.seeds.loc[line["label"]].dropna(axis=1).to_numpy()  # [points, seeds]
-    if len(line) == len(values) and y.size and y.min() > 0:
-      across = np.log(line["x"].to_numpy())
-      across -= across.mean()
-      mean, half = summary(across @ np.log(y) / (across @ across))
-      slope = [mean] if math.isnan(half) else [mean, mean - half, mean + half]
-      fitted[f"{group}, {panel}" if panel else str(group)] = [] if line["early"].any() else slope
-  return fitted
+  return Chart(word, values, quantity, title, frame, min(values) if speedup else None, bool(is_log))
 
 
 def _finding(tables: Frames, chart: Chart) -> str:
@@ -259,15 +233,14 @@ def _limits(chart: Chart) -> list[float]:
 
 
 def section(tables: Frames, key: str) -> dict[str, Any]:
-  """Return the template's variables for a key of the grid: its title, figures and table of slopes.
+  """Return the template's variables for a key of the grid: its title, and its figures.
 
-  "shown" has the figures of the final metric and of speed-ups, "costs" the others, and "figures" all of them.
+  "shown" has the figures of the final metric and of speed-ups, "costs" the others.
   """
   drawn, title = charts(tables, key), words(key, list(axes(tables.comparison)))
   figures = [picture(tables, chart) for chart in drawn]
   count = sum(chart.quantity.is_score or bool(chart.speedup_over) for chart in drawn)
-  parts = {"shown": figures[:count], "costs": figures[count:], "figures": figures}
-  return parts | {"title": title, "slopes": slope_table(drawn)}
+  return {"title": title, "shown": figures[:count], "costs": figures[count:]}
 
 
 def notes(comparison: ComparisonRecord) -> list[str]:
@@ -288,17 +261,3 @@ def notes(comparison: ComparisonRecord) -> list[str]:
     budget = f"{formats.between(budgets)} examples{' (rounded to whole steps)' * (len(set(budgets)) > 1)}"
     texts.append(f"All points have the same budget, {budget}: steps, evaluations and schedules are scaled to it.")
   return texts
-
-
-def slope_table(drawn: Sequence[Chart]) -> dict[str, Any]:
-  """Return the row labels and the columns of the table of slopes; {} if no line has a slope."""
-  fitted = {chart.title.partition(" against ")[0].lower(): slopes(chart) for chart in drawn if not chart.speedup_over}
-  labels, columns = list(dict.fromkeys(line for lines in fitted.values() for line in lines)), {}
-  for head, lines in fitted.items():
-    cells = {line: Cell("not all points", "partial") for line in labels}
-    for line, slope in lines.items():
-      mean, *ends = [f"{value:.2f}".replace("-", MINUS) for value in slope] or [f"none: has points with {EARLY}"]
-      cells[line] = Cell(mean, "" if slope else "partial", (" to ".join(ends),) if ends else ())
-    if lines:
-      columns[head] = list(cells.values())
-  return {"labels": labels, "columns": columns} if columns else {}

@@ -34,7 +34,7 @@ def sections(folder: Path, results: Frames) -> tuple[dict[str, Any], dict[str, l
   """
   grids = {key: grid.section(results, key) for key in figure.axes(results.comparison)}
   return grids, {
-    "grid": [picture for section in grids.values() for picture in section["figures"]],
+    "grid": [picture for section in grids.values() for picture in section["shown"] + section["costs"]],
     "curves": curves.pictures(results),
     "clusters": curves.on_clusters(results),
     "schedules": schedule.pictures(folder, results.comparison),

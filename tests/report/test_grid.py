@@ -1,7 +1,6 @@
-"""Grids: points, speed-ups and slopes against values by hand; tested pairs; the page's section; frames."""
+"""Grids: points and speed-ups against values by hand; tested pairs; the page's section; frames."""
 
 import json
-import math
 from itertools import combinations
 
 import pytest
@@ -54,7 +53,6 @@ def test_text_values_are_categories_in_their_order(tmp_path):
   chart = charts(path, "schedule.name")["Final test loss against schedule"]
   assert dict(zip(chart.points.x, chart.points.tick, strict=True)) == {0: "linear", 1: "constant"}
   assert list(dict.fromkeys(chart.points.panel)) == ["repeat True", "repeat False"]
-  assert grids.slopes(chart) == {}
 
 
 def test_speedup_is_over_the_fewest_workers_paired_by_seed(tmp_path):
@@ -78,30 +76,17 @@ def test_a_seed_that_misses_the_target_makes_a_mean_partial_and_leaves_no_speedu
   assert set(result["Speed-up in steps to 0.1 against workers"].points.group) == {"local"}
 
 
-def test_slopes_of_logarithms_have_students_interval(tmp_path):
-  def loss(group, point, seed):
-    return 0.05 * point["workers"] ** (-0.4, -0.5, -0.6)[seed]
-
-  path = grid(tmp_path, {"workers": (1, 2, 4, 8)}, loss, groups=("local",))
-  (result,) = grids.slopes(charts(path, "workers")["Final test loss against workers"]).values()
-  half = 4.302652729911275 * 0.1 / math.sqrt(3)  # t(0.975, 2) s / sqrt(n)
-  assert result == pytest.approx([-0.5, -0.5 - half, -0.5 + half])
-  two = grid(tmp_path / "two", {"workers": (1, 2)}, loss, groups=("local",))
-  assert grids.slopes(charts(two, "workers")["Final test loss against workers"]) == {}
-
-
-def test_early_costs_mark_speedups_and_have_no_slope(tmp_path):
+def test_early_costs_mark_speedups(tmp_path):
   soon, late = rising(0.1, 0.96, 0.97, 0.97), rising(0.1, 0.5, 0.96, 0.97)
   places = {f"easgd, workers {n}": {"group": "easgd", "point": {"workers": n}} for n in (1, 2, 4)}
   sizes = {label: {"workers": n, "steps": 3200 // n} for label, n in zip(places, (1, 2, 4), strict=True)}
   for name, first in (("early", soon), ("calm", late)):
     runs = dict(zip(places, ([first] * 2, [late] * 2, [late] * 2), strict=True))
     path = comparison(tmp_path / name, runs, settings=sizes, places=places, grid={"workers": [1, 2, 4]})
-    key, kind = grids.section(frames_of(path), "workers"), {"early": "partial", "calm": ""}[name]
-    notes = " ".join(note for picture in key["figures"] for note in picture.caption)
+    key = grids.section(frames_of(path), "workers")
+    notes = " ".join(note for picture in key["shown"] + key["costs"] for note in picture.caption)
     speedup = next(picture for picture in key["shown"] if "speedup" in picture.name)
     assert (EARLY in speedup.title) == (EARLY in notes) == (name == "early")
-    assert {cell.kind for cell in key["slopes"]["columns"]["steps to 95 %"]} == {kind}
 
 
 def test_an_accuracy_far_below_the_others_is_off_the_axis_and_named(tmp_path):
