@@ -12,7 +12,7 @@ import pandas as pd
 
 from ddl.names import Place, comparable
 from ddl.report import formats, statistics
-from ddl.report.reader import PREDICTED, Columns, ComparisonRecord, DataFrame, Result, is_score
+from ddl.report.reader import PREDICTED, Columns, ComparisonRecord, DataFrame, is_score
 from ddl.report.statistics import MOST
 
 METRICS, TABLE, PAIRS, FINDINGS = "metrics.csv", "table.csv", "pairs.csv", "findings.json"
@@ -128,8 +128,8 @@ def runs_frame(comparison: ComparisonRecord) -> DataFrame:
 
   Columns: label; seed; problem, the reason why the run has no final score, "" if it is complete; early, whether it met
   the target before the first evaluation after the start; fell_back, whether a later evaluation missed the target;
-  label_fell_back, see `_mean_falls_back`; silent, whether the label's runs sent nothing; same, the first label with
-  identical runs, possibly the label itself; and a column for each quantity.
+  silent, whether the label's runs sent nothing; same, the first label with identical runs, possibly the label itself;
+  and a column for each quantity.
   """
   ends, gap = {}, 0.0  # last steps and longest evaluation interval, as shares of a label's steps
   for label, result in zip(comparison.seeds, comparison.results, strict=True):
@@ -138,7 +138,7 @@ def runs_frame(comparison: ComparisonRecord) -> DataFrame:
     gap = max([gap, *(np.diff(share).max(initial=0) for share in steps.values())])
   # Evaluations are at round boundaries, so complete runs may end up to one evaluation apart.
   enough = max((end for shares in ends.values() for end in shares.values()), default=0) - gap
-  flags = dict.fromkeys(("early", "fell_back", "label_fell_back", "silent"), bool)
+  flags = dict.fromkeys(("early", "fell_back", "silent"), bool)
   blank = dict.fromkeys(flags, False) | {quantity.name: math.nan for quantity in quantities(comparison)}
   rows, first_with = [], {}
   for label, result in zip(comparison.seeds, comparison.results, strict=True):
@@ -146,7 +146,6 @@ def runs_frame(comparison: ComparisonRecord) -> DataFrame:
     content = tuple((seed, *(runs[seed][name].tobytes() for name in DETERMINED)) for seed in runs)
     of_label = blank | {
       "label": label,
-      "label_fell_back": _mean_falls_back(comparison, result),
       "silent": bool(runs) and all(columns["bytes_sent"][-1] == 0 for columns in runs.values()),
       "same": first_with.setdefault(content, label) if content else "",
     }
@@ -179,26 +178,6 @@ def _outcome(comparison: ComparisonRecord, columns: Columns, short: bool) -> dic
       if not quantity.is_score:
         line[quantity.name] = float(np.interp(met.step, steps, columns[quantity.metric]))
   return {key: math.nan if isinstance(value, float) and math.isinf(value) else value for key, value in line.items()}
-
-
-def _mean_falls_back(comparison: ComparisonRecord, result: Result) -> bool:
-  """Return whether a label's curve missed the target again after meeting it.
-
-  Runs that never met the target are ignored. Of the others, either all must miss it at a later evaluation, or at least
-  one of them and their mean curve must.
-  """
-  how = comparison.target, comparison.higher_is_better
-  curves, again = [], []
-  for steps, values in ((columns["step"], columns[comparison.metric]) for columns in result.runs.values()):
-    if met := statistics.crossing(steps, values, *how):
-      rows = statistics.finite_rows(values)
-      curves.append((steps[rows], values[rows]))
-      again.append(met.missed_again)
-  if not any(again):
-    return False
-  steps, values = statistics.common_grid(curves)
-  mean = statistics.crossing(steps, values.mean(axis=0), *how) if len(steps) else None
-  return all(again) or bool(mean and mean.missed_again)
 
 
 def pairs_frame(comparison: ComparisonRecord, runs: DataFrame) -> DataFrame:

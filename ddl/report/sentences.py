@@ -16,9 +16,7 @@ FEW = 3  # maximum number of tied labels that are named
 EARLY = "\N{DAGGER}"  # marks costs of a target that is reached before the first evaluation
 FELL = "\N{DOUBLE DAGGER}"  # marks costs of a target that is met and missed again later
 EARLY_TEXT = "Reached before the first evaluation"
-FELL_TEXT = (
-  "Missed again at a later evaluation, by the mean over the seeds that had met the target or by each of these seeds"
-)
+FELL_TEXT = "Missed again at a later evaluation, by most of the seeds that had met the target"
 DIFFERENT_SEEDS = "Not all labels have the same seeds"
 CLAIMS = {"examples": "Fewest examples", "bytes_sent": "Fewest bytes per worker"}
 COUNTED = ("examples", "bytes_sent", "step")  # quantities that are counted ("times as many", not "as long")
@@ -164,21 +162,19 @@ def order(tables: Frames, first: str, second: str) -> int:
 
 def signs(tables: Frames) -> dict[str, str]:
   """Map each algorithm label to the marks (EARLY, FELL) to append to its costs."""
-  runs = tables.runs.groupby("label")[["early", "label_fell_back"]].any()
-  return {label: EARLY * bool(line.early) + FELL * bool(line.label_fell_back) for label, line in runs.iterrows()}
+  rows = tables.table.itertuples()
+  return {row.label: EARLY * (row.early > 0) + FELL * (2 * row.fell_back > row.reached) for row in rows}
 
 
 def marked_labels(tables: Frames) -> list[tuple[str, str, str]]:
   """Return (mark, meaning, text on the algorithms with the mark) for each mark of costs that is in use."""
-  early = "the cost is mostly interpolated, from the untrained start; "
-  marks = (
-    (EARLY, EARLY_TEXT, "early", "early", early + "decrease config.eval_every."),
-    (FELL, FELL_TEXT, "label_fell_back", "fell_back", "costs are those of the first crossing."),
-  )
-  seeds, marked = dict(zip(tables.labels, tables.table["seeds"], strict=True)), []
-  for sign, meaning, flag, count, text in marks:
-    counts = tables.runs[tables.runs[flag]].groupby("label", sort=False)[count].sum().items()
-    labels = [formats.named(label) + f" ({n} of {seeds[label]} seeds)" * (n < seeds[label]) for label, n in counts]
+  early = "the cost is mostly interpolated, from the untrained start; decrease config.eval_every."
+  marks = (EARLY, EARLY_TEXT, "early", early), (FELL, FELL_TEXT, "fell_back", "costs are those of the first crossing.")
+  signs_of, marked = signs(tables), []
+  for sign, meaning, column, text in marks:
+    rows = [row for row in tables.table.to_dict("records") if sign in signs_of[row["label"]]]
+    counts = [f" ({row[column]} of {row['seeds']} seeds)" * (row[column] < row["seeds"]) for row in rows]
+    labels = [formats.named(row["label"]) + count for row, count in zip(rows, counts, strict=True)]
     if labels:
       marked.append((sign, meaning, f"{formats.listed(labels, labels=False)}; {text}"))
   return marked
