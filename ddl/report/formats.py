@@ -65,7 +65,7 @@ def _unit(kind: str, value: float) -> tuple[float, str, int]:
     return 0.01, "%", 2
   if kind in ("step", "examples"):
     return (1e6, "M", decimals(value / 1e6)) if abs(value) >= 1e7 else (1.0, "", 0)
-  if kind not in ("seconds", "virtual_seconds", "bytes_sent"):
+  if kind != "bytes_sent" and "seconds" not in kind:
     return 1.0, "", min(6, decimals(value))
   units = BYTES if kind == "bytes_sent" else SECONDS if value else SECONDS[:1]
   scale, unit = next((unit for unit in units if abs(value) >= unit[0]), units[-1])

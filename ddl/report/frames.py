@@ -34,7 +34,6 @@ class Quantity(NamedTuple):
   cluster: str  # the cluster of predicted seconds, else ""
   name: str  # the column in the runs frame and in the table of results
   title: str
-  unit: str  # the metric with the same unit, for `formats`
   is_score: bool
 
 
@@ -44,7 +43,7 @@ def quantity(metric: str) -> Quantity:
   to_target = f"{PREDICTED}_to_target_{cluster}" if cluster else f"{metric}_to_target"
   title = f"predicted seconds on {cluster}" if cluster else formats.name(metric)
   name = metric if is_score(metric) else to_target
-  return Quantity(metric, cluster, name, title, "seconds" if cluster else metric, is_score(metric))
+  return Quantity(metric, cluster, name, title, is_score(metric))
 
 
 class Frames(NamedTuple):
@@ -286,9 +285,7 @@ def ranking(frames: Frames, quantity: Quantity) -> Ranking:
 
 def of_quantity(pairs: DataFrame, quantity: Quantity) -> DataFrame:
   """Select a quantity's rows of the pairs frame."""
-  if quantity.cluster:
-    return pairs[pairs["cluster"] == quantity.cluster]
-  return pairs[pairs["quantity"] == quantity.metric]
+  return pairs[pairs["cluster"] == quantity.cluster if quantity.cluster else pairs["quantity"] == quantity.metric]
 
 
 def both_orders(frames: Frames, quantity: Quantity) -> DataFrame:

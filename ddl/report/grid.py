@@ -19,7 +19,6 @@ from ddl.report.sentences import EARLY, EARLY_TEXT
 from ddl.report.tables import title_of
 
 DECADE, HALF = 10, 5  # smallest ratio of largest to smallest value for a log axis of a key, and of a quantity
-POINT = ["group", "panel", "label", "x", "tick", "y", "low", "high", "partial", "level", "early"]
 
 
 class Chart(NamedTuple):
@@ -27,8 +26,8 @@ class Chart(NamedTuple):
 
   `points` has a row for each algorithm label, or two, at both ends of x, if the algorithm does not use the key.
   Columns: group, the algorithm; panel, the values of the other keys; label; x, the value of the key, or its index if
-  values are not numeric; tick, the value as text; y, the mean over seeds; low and high, its 95 % interval; partial,
-  whether only some seeds have a value; level, whether the algorithm does not use the key; early, whether the target was
+  values are not numeric; tick, the value as text; level, whether the algorithm does not use the key; y, the mean over
+  seeds; low and high, its 95 % interval; partial, whether only some seeds have a value; early, whether the target was
   reached before the first evaluation.
   """
 
@@ -56,43 +55,44 @@ def charts(tables: Frames, key: str) -> list[Chart]:
   return [chart for chart in drawn if len(chart.points)]
 
 
-def _fewest_workers(comparison: ComparisonRecord) -> dict[str, str | None]:
-  """Map each algorithm label to the label at the same point with the fewest workers; None if it was not compared."""
-  place = {info["label"]: (info["group"], repr(info["point"] | {"workers": None})) for info in comparison.infos}
-  least = min(axes(comparison)["workers"])
-  first = {place[info["label"]]: info["label"] for info in comparison.infos if info["point"].get("workers") == least}
-  return {label: first.get(place[label]) for label in place}
+def _speedups(tables: Frames, quantity: Quantity) -> DataFrame:
+  """Return the estimates of `_chart` for each seed's cost with the fewest workers divided by its cost with more."""
+  infos, early = tables.comparison.infos, tables.table.set_index("label")["early"] > 0
+  place = {info["label"]: (info["group"], repr(info["point"] | {"workers": None})) for info in infos}
+  least = min(axes(tables.comparison)["workers"])
+  first = {place[info["label"]]: info["label"] for info in infos if info["point"].get("workers") == least}
+  base = [first.get(place[label]) for label in tables.labels]
+  seeds = tables.runs.pivot(index="label", columns="seed", values=quantity.name).reindex(tables.labels)
+  ratios = (seeds.reindex(base).set_axis(seeds.index) / seeds).where(np.isfinite).dropna()
+  estimates = [frames.estimate(quantity.metric, row) for row in ratios.to_numpy()]
+  early |= early.reindex(base, fill_value=False).to_numpy()
+  return pd.DataFrame(estimates, ratios.index, ["y", "low", "high"]).assign(partial=False, early=early)
 
 
 def _chart(tables: Frames, key: str, quantity: Quantity, speedup: bool = False) -> Chart:
-  """Return the chart of a quantity, or of each seed's cost with the fewest workers divided by its cost with more."""
-  comparison, keys = tables.comparison, axes(tables.comparison)
+  """Return the chart of a quantity, or of a speed-up in it."""
+  comparison, keys, name = tables.comparison, axes(tables.comparison), quantity.name
   values, others = keys[key], [other for other in keys if other != key]
-  seeds = tables.runs.pivot(index="label", columns="seed", values=quantity.name).reindex(tables.labels)
-  early = set() if quantity.is_score else set(tables.runs["label"][tables.runs["early"]])
-  counts = tables.table.set_index("label")["seeds"]
-  if not quantity.is_score:
-    seeds = seeds.where(seeds > 0)
   if speedup:
-    base = _fewest_workers(comparison)
-    seeds = seeds.reindex(list(base.values())).set_axis(seeds.index) / seeds
-    seeds = seeds[seeds.notna().sum(axis=1) == counts]
-    early = {label for label in tables.labels if {label, base[label]} & early}
-  seeds = seeds[seeds.notna().any(axis=1)]
+    estimates = _speedups(tables, quantity)
+  else:
+    table = tables.table.set_index("label")
+    estimates = table[[name, f"{name}_low", f"{name}_high"]].set_axis(["y", "low", "high"], axis=1)
+    early = (table["early"] > 0) & (not quantity.is_score)
+    estimates = estimates.assign(partial=table[f"{name}_mark"] == "partial", early=early)
+  estimates = estimates[estimates["y"].notna() if quantity.is_score else estimates["y"] > 0]
   points = []
   for fixed in product(*(keys[other] for other in others)):
     panel = dict(zip(others, fixed, strict=True))
     panel_text = ", ".join(f"{words(other, list(keys))} {value_text(value)}" for other, value in panel.items())
     for info in comparison.infos:
       label, point = info["label"], info["point"]
-      if label not in seeds.index or any(point.get(other, value) != value for other, value in panel.items()):
+      if label not in estimates.index or any(point.get(other, value) != value for other, value in panel.items()):
         continue
-      row = seeds.loc[label].dropna().tolist()
-      shared = (*frames.estimate(quantity.metric, row), len(row) < counts[label], key not in point, label in early)
       for value in [point[key]] if key in point else [values[0], values[-1]]:
         x = float(value if numeric(values) else values.index(value))
-        points.append((info["group"], panel_text, label, x, value_text(value), *shared))
-  frame = pd.DataFrame(points, columns=POINT).astype(dict.fromkeys(("partial", "level", "early"), bool))
+        points.append((info["group"], panel_text, label, x, value_text(value), key not in point))
+  frame = pd.DataFrame(points, columns=["group", "panel", "label", "x", "tick", "level"]).join(estimates, on="label")
   word = words(key, list(keys))
   title = f"{title_of(tables, quantity)} against {word}"
   title = f"Speed-up in {title}" if speedup else f"{title[0].upper()}{title[1:]}"
@@ -125,7 +125,7 @@ def picture(tables: Frames, chart: Chart) -> Figure:
   column = "speedup_" * bool(chart.speedup_over) + quantity.metric
   column = "speedup_steps" if column == "speedup_step" else column
   name = f"grid_{column.removeprefix('test_').removesuffix('_sent')}_vs_{chart.word}".replace(" ", "_")
-  texts = [f"{y:.3g}" if chart.speedup_over else formats.figure(quantity.unit, y) for y in points["y"]]
+  texts = [f"{y:.3g}" if chart.speedup_over else formats.figure(quantity.metric, y) for y in points["y"]]
   rows = zip(points["group"], points["panel"], points["tick"], texts, strict=True)
   values = "; ".join(f"{group} {panel} {tick}: {text}" for group, panel, tick, text in rows)
   columns = points[["group", "panel", "tick", "y", "low", "high"]]
@@ -144,7 +144,7 @@ def _notes(tables: Frames, chart: Chart) -> list[str]:
   if quantity.metric == "bytes_sent" and len(silent := tables.runs["label"][tables.runs["silent"]].unique()):
     notes.append(f"Not shown, as nothing is sent: {formats.listed(silent, 6)}.")
   if len(below := points[points["y"] < limits[0]]):
-    texts = [f"{row.label} ({formats.figure(quantity.unit, row.y)})" for row in below.itertuples()]
+    texts = [f"{row.label} ({formats.figure(quantity.metric, row.y)})" for row in below.itertuples()]
     notes.append(f"Below the axis: {formats.listed(list(dict.fromkeys(texts)), 6, labels=False)}.")
   if (points["low"] < limits[0]).any() or (points["high"] > limits[1]).any():
     notes.append("Bars that end at the edge continue beyond the axis.")
@@ -243,21 +243,12 @@ def section(tables: Frames, key: str) -> dict[str, Any]:
   return {"title": title, "shown": figures[:count], "costs": figures[count:]}
 
 
-def notes(comparison: ComparisonRecord) -> list[str]:
-  """Return sentences on the grid's points and their budgets."""
-  infos, grid = comparison.infos, axes(comparison)
-  names = {key: words(key, list(grid)) for key in grid}
-  points = [f"{names[key]} {formats.listed(list(map(value_text, values)))}" for key, values in grid.items()]
-  texts = [f"Run at {' and '.join(points)}{', in all combinations' * (len(grid) > 1)}."]
-  for key, name in names.items():
-    reading = {info["group"] for info in infos if key in info["point"]}
-    if lacking := list(dict.fromkeys(info["group"] for info in infos if info["group"] not in reading)):
-      verb = f"do{'es' * (len(lacking) == 1)} not use {name}"
-      texts.append(f"{formats.listed(lacking)} {verb}, so one run stands for all values.")
-  budgets = [math.prod(info["settings"][key] for key in BUDGET) for info in infos]
+def note(comparison: ComparisonRecord) -> str:
+  """Return a sentence on the budgets of the grid's points; "" if the grid does not change them."""
+  budgets = [math.prod(info["settings"][key] for key in BUDGET) for info in comparison.infos]
   if "steps" in comparison.info["grid"]:
-    texts.append(f"The grid varies the steps, so points have {formats.between(budgets)} examples.")
-  elif {"workers", "batch"} & grid.keys():
-    budget = f"{formats.between(budgets)} examples{' (rounded to whole steps)' * (len(set(budgets)) > 1)}"
-    texts.append(f"All points have the same budget, {budget}: steps, evaluations and schedules are scaled to it.")
-  return texts
+    return f"The grid varies the steps, so points have {formats.between(budgets)} examples."
+  if not {"workers", "batch"} & axes(comparison).keys():
+    return ""
+  budget = f"{formats.between(budgets)} examples{' (rounded to whole steps)' * (len(set(budgets)) > 1)}"
+  return f"All points have the same budget, {budget}: steps, evaluations and schedules are scaled to it."

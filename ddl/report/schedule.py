@@ -261,7 +261,7 @@ def _drawn(spans: DataFrame, end: float, narrow: bool, clock: str) -> dict[str, 
   top = spans["worker"] + np.where(beneath, 0.24, -0.34)
   bottom = top + np.where(beneath, 0.16, 0.56 if beneath.any() else 0.68)
   kinds = [kind for kind in FILL if kind in set(spans["kind"])]
-  bars = spans.assign(end=spans["end"].clip(upper=end), top=top, bottom=bottom)
+  bars = spans[["begin", "kind"]].assign(end=spans["end"].clip(upper=end), top=top, bottom=bottom)
   legend = alt.Legend(columns=1 if narrow else 2, symbolType="square", symbolStrokeColor=MUTED, symbolStrokeWidth=0.5,
                       labelLimit=360)  # fmt: skip
   colours = alt.Scale(domain=kinds, range=[FILL[kind] for kind in kinds])

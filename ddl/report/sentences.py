@@ -75,7 +75,7 @@ def ranking_text(tables: Frames, quantity: Quantity) -> list[str]:
     return []
   best, marks = [ranking.ranked[0], *ranking.rivals], {} if quantity.is_score else signs(tables)
   mean = dict(zip(tables.labels, tables.table[quantity.name], strict=True))
-  figures = {label: formats.figure(quantity.unit, mean[label]) + marks.get(label, "") for label in best[:FEW]}
+  figures = {label: formats.figure(quantity.metric, mean[label]) + marks.get(label, "") for label in best[:FEW]}
   named = [f"{formats.named(label)} ({figure})" for label, figure in figures.items()]
   names = formats.listed(named + [pluralize(len(best) - FEW, "other")] * (len(best) > FEW), labels=False)
   is_clear = len(best) <= FEW and len(best) + len(ranking.unjudged) < len(ranking.ranked)
@@ -102,7 +102,7 @@ def difference(tables: Frames, quantity: Quantity, label: str, best: str) -> str
   pair = pairs.loc[(label, best)]
   is_below = pair["estimate"] < 0 and pair["scale"] == "difference"
   values = [pair["estimate"], *((pair["high"], pair["low"]) if is_below else (pair["low"], pair["high"]))]
-  mean, low, high = (formats.estimate(quantity.unit, pair["scale"], -x if is_below else x) for x in values)
+  mean, low, high = (formats.estimate(quantity.metric, pair["scale"], -x if is_below else x) for x in values)
   text = f"{formats.named(label)} takes {mean} more"
   if pair["scale"] == "ratio":
     text = f"{formats.named(label)} takes {mean} times as {'many' if quantity.metric in COUNTED else 'long'}"

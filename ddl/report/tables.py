@@ -35,9 +35,8 @@ class Cell(NamedTuple):
 
 def column(tables: Frames, quantity: Quantity, intervals: bool = True) -> list[Cell]:
   """Return a quantity's column in the table of results. intervals: whether to add 95 % intervals."""
-  name, kind = quantity.name, quantity.unit
+  name, kind = quantity.name, quantity.metric
   signs = {} if quantity.is_score else sentences.signs(tables)
-  counts = tables.runs.groupby("label")[name].count()
   cells = []
   for line in tables.table.to_dict("records"):
     mean, low, high = line[name], line[f"{name}_low"], line[f"{name}_high"]
@@ -49,7 +48,8 @@ def column(tables: Frames, quantity: Quantity, intervals: bool = True) -> list[C
     details = (formats.interval(kind, mean, span),) if span and not quantity.is_score else ()
     mark = line[f"{name}_mark"]
     if mark == "partial":
-      details += (f"{counts[line['label']]}/{line['seeds']} {'finished' if quantity.is_score else 'reached'}",)
+      count = "finished" if quantity.is_score else "reached"
+      details += (f"{line[count]}/{line['seeds']} {count}",)
     figure = formats.with_interval(kind, mean, span if quantity.is_score else None)
     cells.append(Cell(figure + signs.get(line["label"], ""), mark if isinstance(mark, str) else "", details))
   return cells
@@ -121,9 +121,9 @@ def _pair_cells(quantity: Quantity, row: Any) -> list[Cell]:
   """Return the cells of a row of the pairs frame: estimate, p, effect size, common and missing seeds, more seeds."""
   estimate, p, effect = Cell("none", "partial"), Cell("no test", "partial"), row.effect_size
   if row.estimate is not None:
-    ends = [formats.estimate(quantity.unit, row.scale, end) for end in (row.low, row.high) if end is not None]
+    ends = [formats.estimate(quantity.metric, row.scale, end) for end in (row.low, row.high) if end is not None]
     details = (" to ".join(ends).replace(" points to ", " to "),) if ends else ()
-    estimate = Cell(formats.estimate(quantity.unit, row.scale, row.estimate), details=details)
+    estimate = Cell(formats.estimate(quantity.metric, row.scale, row.estimate), details=details)
   if row.p is not None:
     texts = ["below 0.0001" if value < 1e-4 else f"{value:.2g}" for value in (row.p_holm, row.p)]
     p = Cell(texts[0], "best" if row.p_holm < LEVEL else "", (f"{texts[1]} uncorrected",))

@@ -123,7 +123,7 @@ def test_page_has_a_grid_figure_for_each_key_and_quantity(folder):
   assert set(ids) == files == names | {"grid_speedup_steps_vs_workers"}
   kinds = [attrs.get("id") for tag, attrs in result.tags if tag == "h2"]
   assert kinds.index("grid") < kinds.index("curves") < kinds.index("pairs")
-  assert "sync does not use period" in text
+  assert "Dashed: sync does not use period" in text
   line = json.loads((folder / "findings.json").read_text())["table"][0]
   assert (line["group"], line["workers"], line["algorithm.period"]) == ("sync", 2, None)
 
