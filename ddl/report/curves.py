@@ -183,17 +183,15 @@ def _notes(
   tables: Frames, lines: DataFrame, hidden: Any, shown: Any, x: str, y: str, log_y: bool, limits: Any
 ) -> list[str]:
   """Return the caption's sentences. hidden, shown: final values of the algorithms without and with points to draw."""
-  results, notes = tables.comparison.results, []
+  notes = []
   if x == "bytes_sent" and len(hidden):
     silent = formats.listed(_ends(hidden, y, "{} (ends at {})"), labels=False)
     notes.append(f"Not shown, as nothing is sent: {silent}.")
   if limits and len(below := shown[shown < limits[0]]):
     notes.append(f"Final values below the axis: {formats.listed(_ends(below, y, '{} ({})'), labels=False)}.")
-  labels = [result.info["label"] for result in results if result.runs]
+  labels = [result.info["label"] for result in tables.comparison.results if result.runs]
   if log_y and (zero := [label for label in labels if label not in hidden and label not in shown]):
     notes.append(f"Not shown, as always zero: {formats.listed(zero)}.")
-  if y == "distance" and (averaged := [result.info["label"] for result in results if _averaged(result)]):
-    notes.append(f"The workers of {formats.listed(averaged)} are averaged just before every evaluation.")
   if y == "noise_scale":
     dotted = "" if target_of(tables.comparison, y) is None else "; dotted: the global batch"
     notes.append(
@@ -205,14 +203,6 @@ def _notes(
   if log_y and len(tables.comparison.info["seeds"]) > 1:
     notes.append("Means and bands are computed on logarithms.")
   return notes
-
-
-def _averaged(result: Any) -> bool:
-  """Return whether workers with local steps have equal parameters at every evaluation after the first."""
-  settings, distances = result.info["settings"], [run["distance"][1:] for run in result.runs.values()]
-  if result.info["taxonomy"]["payload"] == "gradients" or result.info["hyper"].get("period") == 1:
-    return False
-  return settings["workers"] > 1 and any(map(len, distances)) and not np.any(np.concatenate(distances))
 
 
 def _encodings(x: str, y: str, logs: tuple[bool, bool], limits: Any, across: Any = None) -> dict[str, Any]:
