@@ -25,6 +25,9 @@ from ddl.run.processes import say
 from ddl.run.workdir import without
 
 NOTHING = "nothing"
+SAMPLED = (
+  "bytes are counted as if only these workers exchanged messages with a server, but all workers join the all-reduce"
+)
 
 
 def describe_traffic(components: Components, taxonomy_pattern: str) -> tuple[str, str]:
@@ -52,7 +55,7 @@ def sends(pattern: Pattern) -> str:
   at_each.update((_when(exchange.period), exchange.ops) for exchange in pattern.exchanges if exchange.ops)
   texts = [f"{when}{f', {count} times' * (count > 1)}: {_ops(ops)}" for (when, ops), count in at_each.items()]
   sampled = any(op.senders for _, ops in at_each for op in ops)
-  return "; ".join(texts + [formats.SAMPLED] * sampled) or NOTHING
+  return "; ".join(texts + [SAMPLED] * sampled) or NOTHING
 
 
 def _when(period: int | Callable[[int], int]) -> str:

@@ -14,9 +14,6 @@ NAMES = {  # of columns whose names are not words
   "bytes_sent": "bytes per worker",
   "seconds": "measured seconds",
 }
-SAMPLED = (
-  "bytes are counted as if only these workers exchanged messages with a server, but all workers join the all-reduce"
-)
 
 
 def name(metric: str) -> str:

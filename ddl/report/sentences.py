@@ -191,7 +191,7 @@ def failures(tables: Frames) -> list[str]:
 
 
 def notes(tables: Frames) -> list[str]:
-  """Return sentences on marks, identical runs and bytes of algorithms, and on the meaning of seconds."""
+  """Return sentences on marks, on identical runs, and on the meaning of seconds."""
   comparison, runs = tables.comparison, tables.runs
   texts = [f"{sign} {meaning}: {text}" for sign, meaning, text in marked_labels(tables)]
   first_of = dict(zip(runs["label"], runs["same"], strict=True)).items()
@@ -199,12 +199,6 @@ def notes(tables: Frames) -> list[str]:
   if twins := [labels for labels in groups if len(labels) > 1]:
     lists = "; ".join(formats.listed(labels, 6) for labels in twins)
     texts.append(f"Identical at every evaluation, so not tested against each other: {lists}.")
-  sampled = [
-    (info["sends"], info["label"])
-    for info in comparison.infos
-    if formats.SAMPLED in info["sends"] or info["taxonomy"]["pattern"] == "round robin"
-  ]
-  texts += [f"Bytes of {formats.listed(labels, 6)}: {sends}." for sends, labels in _by_key(sampled).items()]
   return [*texts, clock(comparison)]
 
 

@@ -4,7 +4,6 @@ import pytest
 
 from ddl.comparison import record
 from ddl.config.base import default_experiment
-from ddl.report import formats
 from ddl.run.build import build
 
 BYTES = 4 * (64 * 16 + 16 + 16 * 10 + 10)
@@ -42,8 +41,8 @@ def test_messages_and_their_periods(algorithm, text):
   ],
 )
 def test_a_sum_over_sampled_workers_includes_a_note(algorithm, text):
-  assert described(algorithm=algorithm)[1] == f"{text}; {formats.SAMPLED}"
-  assert formats.SAMPLED not in described(algorithm={"name": "fedavg", "share": 1.0})[1]
+  assert described(algorithm=algorithm)[1] == f"{text}; {record.SAMPLED}"
+  assert record.SAMPLED not in described(algorithm={"name": "fedavg", "share": 1.0})[1]
 
 
 def test_a_compressed_algorithm_has_the_pattern_of_its_compressed_messages():
