@@ -23,8 +23,6 @@ PAIR_TYPES = {
   "effect_size": "float64", "seeds": "int64", "missing_first": "int64", "missing_second": "int64",
   "more_seeds": "Int64", "more_seeds_capped": "boolean",
 }  # fmt: skip
-# Columns that depend only on the computation, not on time or bytes.
-DETERMINED = ("step", "examples", "train_loss", "test_loss", "test_accuracy", "distance")
 
 
 class Quantity(NamedTuple):
@@ -127,8 +125,7 @@ def runs_frame(comparison: ComparisonRecord) -> DataFrame:
 
   Columns: label; seed; problem, the reason why the run has no final score, "" if it is complete; early, whether it met
   the target before the first evaluation after the start; fell_back, whether a later evaluation missed the target;
-  silent, whether the label's runs sent nothing; same, the first label with identical runs, possibly the label itself;
-  and a column for each quantity.
+  silent, whether the label's runs sent nothing; and a column for each quantity.
   """
   ends, gap = {}, 0.0  # last steps and longest evaluation interval, as shares of a label's steps
   for label, result in zip(comparison.seeds, comparison.results, strict=True):
@@ -139,22 +136,17 @@ def runs_frame(comparison: ComparisonRecord) -> DataFrame:
   enough = max((end for shares in ends.values() for end in shares.values()), default=0) - gap
   flags = dict.fromkeys(("early", "fell_back", "silent"), bool)
   blank = dict.fromkeys(flags, False) | {quantity.name: math.nan for quantity in quantities(comparison)}
-  rows, first_with = [], {}
+  rows = []
   for label, result in zip(comparison.seeds, comparison.results, strict=True):
     runs = result.runs
-    content = tuple((seed, *(runs[seed][name].tobytes() for name in DETERMINED)) for seed in runs)
-    of_label = blank | {
-      "label": label,
-      "silent": bool(runs) and all(columns["bytes_sent"][-1] == 0 for columns in runs.values()),
-      "same": first_with.setdefault(content, label) if content else "",
-    }
+    silent = bool(runs) and all(columns["bytes_sent"][-1] == 0 for columns in runs.values())
     for seed in comparison.seeds[label]:
       outcome = {"problem": "has no metrics"}
       if seed in runs:
         is_short = ends[label][seed] < max(ends[label].values()) or ends[label][seed] <= enough
         outcome = _outcome(comparison, runs[seed], is_short)
-      rows.append(of_label | {"seed": seed} | outcome)
-  return pd.DataFrame(rows, columns=["label", "seed", "problem", "same", *blank]).astype(flags)
+      rows.append(blank | {"label": label, "seed": seed, "silent": silent} | outcome)
+  return pd.DataFrame(rows, columns=["label", "seed", "problem", *blank]).astype(flags)
 
 
 def _outcome(comparison: ComparisonRecord, columns: Columns, short: bool) -> dict[str, Any]:
@@ -183,15 +175,13 @@ def pairs_frame(comparison: ComparisonRecord, runs: DataFrame) -> DataFrame:
   """Compare pairs of algorithms: return a row for each quantity and each pair that is `names.comparable`."""
   places = {info["label"]: Place(info["group"], info["point"]) for info in comparison.infos}
   family = [pair for pair in combinations(places, 2) if comparable(*(places[label] for label in pair))]
-  same = runs.groupby("label")["same"].first().to_dict() if len(runs) else {}
   rows = []
   for quantity in quantities(comparison):
     measured = runs.dropna(subset=quantity.name)
     values = measured.set_index("seed")[quantity.name].groupby(measured["label"].to_numpy())
     figures = {label: {} for label in places} | {label: of_label.to_dict() for label, of_label in values}
     missing = {label: len(comparison.seeds[label]) - len(figures[label]) for label in places}
-    twins = {(a, b) for a, b in family if same.get(a) and same.get(a) == same.get(b) and figures[a] == figures[b]}
-    untested = twins | {(a, b) for a, b in family if missing[a] or missing[b]}
+    untested = {(a, b) for a, b in family if missing[a] or missing[b]}
     is_share = formats.is_share(quantity.metric)
     resolution = statistics.share_resolution(measured[quantity.name]) if is_share else 0.0
     tests = statistics.paired_tests(figures, not quantity.is_score, family, resolution, untested)
@@ -267,16 +257,10 @@ def ranking(frames: Frames, quantity: Quantity) -> Ranking:
   ranked = sorted(candidates, key=lambda label: sign * mean[label])
   best = [label for label in ranked if mean[label] == mean[ranked[0]]]
   tests = both_orders(frames, quantity)["verdict"].to_dict()
-  same = dict(zip(runs["label"], runs["same"], strict=True))
 
   def against(label: str, others: Sequence[str]) -> list[int | None]:
-    """Return the verdicts of all tested pairs (other, label) and (other, twin).
-
-    A twin is a label that has the same runs as `label` and no test against it.
-    """
-    equal = [other for other in ranked if same[label] and same[other] == same[label]]
-    twins = [label, *(twin for twin in equal if twin != label and tests.get((twin, label)) is None)]
-    return [tests[other, twin] for twin in twins for other in others if (other, twin) in tests]
+    """Return the verdicts of the pairs (other, label)."""
+    return [tests[other, label] for other in others if (other, label) in tests]
 
   level = [label for label in ranked[1:] if -sign not in against(label, ranked)]
   rivals = [label for label in level if label in best or any(verdict is not None for verdict in against(label, best))]

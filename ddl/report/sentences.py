@@ -191,15 +191,8 @@ def failures(tables: Frames) -> list[str]:
 
 
 def notes(tables: Frames) -> list[str]:
-  """Return sentences on marks, on identical runs, and on the meaning of seconds."""
-  comparison, runs = tables.comparison, tables.runs
-  texts = [f"{sign} {meaning}: {text}" for sign, meaning, text in marked_labels(tables)]
-  first_of = dict(zip(runs["label"], runs["same"], strict=True)).items()
-  groups = _by_key((first or label, label) for label, first in first_of).values()
-  if twins := [labels for labels in groups if len(labels) > 1]:
-    lists = "; ".join(formats.listed(labels, 6) for labels in twins)
-    texts.append(f"Identical at every evaluation, so not tested against each other: {lists}.")
-  return [*texts, clock(comparison)]
+  """Return sentences on marks and on the meaning of seconds."""
+  return [*(f"{sign} {meaning}: {text}" for sign, meaning, text in marked_labels(tables)), clock(tables.comparison)]
 
 
 def _by_key(pairs: Iterable[tuple[Any, str]]) -> dict[Any, list[str]]:

@@ -290,12 +290,3 @@ def test_pairs_are_tested_only_if_both_labels_have_a_value_for_every_seed(tmp_pa
   assert described.seeds == 2 and described.estimate == pytest.approx(0.5, rel=0.1)
   empty = ("low", "high", "p", "p_holm", "significant", "effect_size", "more_seeds")
   assert all(pd.isna(described[name]) for name in empty)
-
-
-def test_identical_runs_are_not_tested_against_each_other(tmp_path):
-  same = meets_at(4, 6, 5)
-  folder = comparison(tmp_path, {"a": same, "twin": same, "b": meets_at(6, 9, 7)})
-  lines = frames.of_quantity(frames_of(folder).pairs, quantity(folder, "step")).set_index(["first", "second"])
-  assert lines.p.notna().to_dict() == {("a", "twin"): False, ("a", "b"): True, ("twin", "b"): True}
-  assert table_of(folder).step_to_target_mark.tolist()[:2] == ["best", "best"]
-  assert any("a and twin" in note for note in sentences.notes(frames_of(folder)))
