@@ -238,7 +238,6 @@ class Ranking(NamedTuple):
   ranked: list[str]  # the labels with a value for every seed, best first
   best: list[str]  # the labels with the best mean
   rivals: list[str]  # other labels that may be as good as the best, see `ranking`
-  unjudged: list[str]  # other labels that no test finds worse, but that are not tested against the best (in a grid)
 
 
 def ranking(frames: Frames, quantity: Quantity) -> Ranking:
@@ -264,7 +263,7 @@ def ranking(frames: Frames, quantity: Quantity) -> Ranking:
 
   level = [label for label in ranked[1:] if -sign not in against(label, ranked)]
   rivals = [label for label in level if label in best or any(verdict is not None for verdict in against(label, best))]
-  return Ranking(ranked, best, rivals, [label for label in level if label not in rivals])
+  return Ranking(ranked, best, rivals)
 
 
 def of_quantity(pairs: DataFrame, quantity: Quantity) -> DataFrame:

@@ -78,7 +78,7 @@ def ranking_text(tables: Frames, quantity: Quantity) -> list[str]:
   figures = {label: formats.figure(quantity.metric, mean[label]) + marks.get(label, "") for label in best[:FEW]}
   named = [f"{formats.named(label)} ({figure})" for label, figure in figures.items()]
   names = formats.listed(named + [pluralize(len(best) - FEW, "other")] * (len(best) > FEW), labels=False)
-  is_clear = len(best) <= FEW and len(best) + len(ranking.unjudged) < len(ranking.ranked)
+  is_clear = len(best) <= FEW and len(best) < len(ranking.ranked)
   if ranking.rivals and not is_clear:
     return ["no clear winner", f"{names} do not differ significantly"]
   parts = [names + ", not significantly different" * bool(ranking.rivals)]
@@ -87,8 +87,6 @@ def ranking_text(tables: Frames, quantity: Quantity) -> list[str]:
   has_baseline = len(baseline) == 1 and baseline[0] in others
   if has_baseline or (others and not ranking.rivals):
     parts.append(difference(tables, quantity, baseline[0] if has_baseline else others[0], best[0]))
-  if ranking.unjudged:
-    parts.append(f"no test with {pluralize(len(ranking.unjudged), 'other')}")
   if not quantity.is_score and len(tables.complete) == 1 < len(tables.table):
     parts.append(f"no other algorithm reaches {tables.comparison.goal}{'' if tables.single else ' with every seed'}")
   return parts

@@ -172,13 +172,12 @@ def test_points_are_marked_by_tests_against_any_of_the_best(tmp_path):
       places[label] = {"group": "local", "point": {"workers": workers, "algorithm.period": period}}
     path = tmp_path / str(len(labels))
     comparison(path, {label: runs[label] for label in labels}, places=places, grid=keys)
-    unjudged = frames.ranking(frames_of(path), quantity(path, "examples")).unjudged
-    return table_of(path).examples_to_target_mark.dropna().to_dict(), unjudged
+    return table_of(path).examples_to_target_mark.dropna().to_dict()
 
   first = [label for label in points if label != "twin"]
-  assert marks(*first)[0] == {"a": "best", "b": "best", "near b": "tied"}
-  assert marks(*points)[0] == {"a": "best", "b": "best", "near b": "tied", "twin": "tied"}
-  assert marks("a", "near b") == ({"a": "best"}, ["near b"])  # they differ in two keys, so they are not tested
+  assert marks(*first) == {"a": "best", "b": "best", "near b": "tied"}
+  assert marks(*points) == {"a": "best", "b": "best", "near b": "tied", "twin": "tied"}
+  assert marks("a", "near b") == {"a": "best"}  # they differ in two keys, so they are not tested
   assert {pair["summary"] for pair in tables.pair_tables(frames_of(tmp_path / "2"))} == {"no test"}
 
 
