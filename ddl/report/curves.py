@@ -191,7 +191,7 @@ def _notes(
     notes.append(f"Final values below the axis: {formats.listed(_ends(below, y, '{} ({})'), labels=False)}.")
   labels = [result.info["label"] for result in tables.comparison.results if result.runs]
   if log_y and (zero := [label for label in labels if label not in hidden and label not in shown]):
-    notes.append(f"Not shown, as always zero: {formats.listed(zero)}.")
+    notes.append(f"Not shown, as zero at every evaluation: {formats.listed(zero)}.")
   if y == "noise_scale":
     dotted = "" if target_of(tables.comparison, y) is None else "; dotted: the global batch"
     notes.append(

@@ -124,8 +124,8 @@ def runs_frame(comparison: ComparisonRecord) -> DataFrame:
   """Return the outcome of every run: a row for each algorithm label and requested seed.
 
   Columns: label; seed; problem, the reason why the run has no final score, "" if it is complete; early, whether it met
-  the target before the first evaluation after the start; fell_back, whether a later evaluation missed the target;
-  silent, whether the label's runs sent nothing; and a column for each quantity.
+  the target before the first evaluation after the start; fell_back, whether a later evaluation missed the target; and a
+  column for each quantity.
   """
   ends, gap = {}, 0.0  # last steps and longest evaluation interval, as shares of a label's steps
   for label, result in zip(comparison.seeds, comparison.results, strict=True):
@@ -134,18 +134,16 @@ def runs_frame(comparison: ComparisonRecord) -> DataFrame:
     gap = max([gap, *(np.diff(share).max(initial=0) for share in steps.values())])
   # Evaluations are at round boundaries, so complete runs may end up to one evaluation apart.
   enough = max((end for shares in ends.values() for end in shares.values()), default=0) - gap
-  flags = dict.fromkeys(("early", "fell_back", "silent"), bool)
+  flags = dict.fromkeys(("early", "fell_back"), bool)
   blank = dict.fromkeys(flags, False) | {quantity.name: math.nan for quantity in quantities(comparison)}
   rows = []
   for label, result in zip(comparison.seeds, comparison.results, strict=True):
-    runs = result.runs
-    silent = bool(runs) and all(columns["bytes_sent"][-1] == 0 for columns in runs.values())
     for seed in comparison.seeds[label]:
       outcome = {"problem": "has no metrics"}
-      if seed in runs:
+      if seed in result.runs:
         is_short = ends[label][seed] < max(ends[label].values()) or ends[label][seed] <= enough
-        outcome = _outcome(comparison, runs[seed], is_short)
-      rows.append(blank | {"label": label, "seed": seed, "silent": silent} | outcome)
+        outcome = _outcome(comparison, result.runs[seed], is_short)
+      rows.append(blank | {"label": label, "seed": seed} | outcome)
   return pd.DataFrame(rows, columns=["label", "seed", "problem", *blank]).astype(flags)
 
 
@@ -199,17 +197,15 @@ def table_frame(comparison: ComparisonRecord, runs: DataFrame, pairs: DataFrame)
   """Return the table of results: a row for each algorithm label, in the order of the comparison."""
   keys = comparison.info["grid"]
   table = pd.DataFrame([{"label": info["label"]} | _place(info, keys) for info in comparison.infos])
-  labels, of_label = table["label"], runs.assign(finished=runs["problem"] == "").groupby("label")
-  counts = of_label.count().reindex(labels, fill_value=0)
-  sums = of_label[["finished", "early", "fell_back"]].sum().reindex(labels, fill_value=0)
-  table["seeds"] = [len(comparison.seeds[label]) for label in labels]
-  table["finished"], table["reached"] = sums["finished"].to_numpy(), counts["step_to_target"].to_numpy()
-  table[["early", "fell_back"]] = sums[["early", "fell_back"]].to_numpy()
+  table["seeds"] = [len(comparison.seeds[label]) for label in table["label"]]
+  flags = runs.assign(finished=runs["problem"] == "", reached=runs["step_to_target"].notna())
+  sums = flags.groupby("label")[["finished", "reached", "early", "fell_back"]].sum()
+  table = table.join(sums.reindex(table["label"], fill_value=0), on="label")
   for quantity in quantities(comparison):
-    name, count = quantity.name, counts[quantity.name].to_numpy()
-    values = [runs[name][runs["label"] == label].dropna().tolist() for label in labels]
+    name = quantity.name
+    values = [runs[name][runs["label"] == label].dropna().tolist() for label in table["label"]]
     table[[name, f"{name}_low", f"{name}_high"]] = [estimate(quantity.metric, seeds) for seeds in values]
-    is_partial = (count > 0) & (count < table["seeds"])
+    is_partial = table["seeds"].gt([len(seeds) for seeds in values]) & table[name].notna()
     table[f"{name}_mark"] = pd.Series("partial", table.index).where(is_partial).astype("str")
   frames = Frames(comparison, runs, table, pairs)
   for quantity in quantities(comparison):
@@ -247,22 +243,17 @@ def ranking(frames: Frames, quantity: Quantity) -> Ranking:
   as the best label or has been tested against it. So no tested pair among the best label and its rivals differs
   significantly.
   """
-  comparison, runs, table, _ = frames
+  comparison, _, table, _ = frames
   mean = dict(zip(table["label"], table[quantity.name], strict=True))
   whole = table[quantity.name].notna() & (table[f"{quantity.name}_mark"] != "partial") & (not comparison.disjoint)
-  silent = set(runs["label"][runs["silent"]]) if quantity.metric == "bytes_sent" else set()
+  whole &= (table[quantity.name] > 0) | (quantity.metric != "bytes_sent")
   sign = -1 if quantity.metric == comparison.metric and comparison.higher_is_better else 1
-  candidates = [label for label in table["label"][whole] if label not in silent]
-  ranked = sorted(candidates, key=lambda label: sign * mean[label])
+  ranked = sorted(table["label"][whole], key=lambda label: sign * mean[label])
   best = [label for label in ranked if mean[label] == mean[ranked[0]]]
-  tests = both_orders(frames, quantity)["verdict"].to_dict()
-
-  def against(label: str, others: Sequence[str]) -> list[int | None]:
-    """Return the verdicts of the pairs (other, label)."""
-    return [tests[other, label] for other in others if (other, label) in tests]
-
-  level = [label for label in ranked[1:] if -sign not in against(label, ranked)]
-  rivals = [label for label in level if label in best or any(verdict is not None for verdict in against(label, best))]
+  tests = both_orders(frames, quantity)["verdict"].dropna()
+  worse = {second for (first, second), verdict in tests.items() if first in ranked and verdict == -sign}
+  equal = {*best, *(second for first, second in tests.index if first in best)} - worse
+  rivals = [label for label in ranked[1:] if label in equal]
   return Ranking(ranked, best, rivals)
 
 

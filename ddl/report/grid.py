@@ -141,8 +141,8 @@ def _notes(tables: Frames, chart: Chart) -> list[str]:
     notes.append(f"Dashed: {formats.listed(level)} do{'es' * (len(level) == 1)} not use {chart.word}.")
   if points["partial"].any():
     notes.append("Open markers: the mean is over only the seeds that have a value.")
-  if quantity.metric == "bytes_sent" and len(silent := tables.runs["label"][tables.runs["silent"]].unique()):
-    notes.append(f"Not shown, as nothing is sent: {formats.listed(silent, 6)}.")
+  if quantity.metric == "bytes_sent" and len(silent := tables.table["label"][tables.table[quantity.name] == 0]):
+    notes.append(f"Not shown, as nothing is sent: {formats.listed(silent.tolist(), 6)}.")
   if len(below := points[points["y"] < limits[0]]):
     texts = [f"{row.label} ({formats.figure(quantity.metric, row.y)})" for row in below.itertuples()]
     notes.append(f"Below the axis: {formats.listed(list(dict.fromkeys(texts)), 6, labels=False)}.")
