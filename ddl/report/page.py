@@ -76,7 +76,6 @@ def write_report(folder: Path) -> Path:
     results=results,
     figures=figures,
     grid_sections=grids,
-    shown_settings=settings.settings(info),
     config=json.dumps(settings.without_unset(info["config"]), indent=2, ensure_ascii=False),
     chart=chart,
     bundle=chart and figure.bundle(),

@@ -1,47 +1,25 @@
-"""The settings of a comparison for the report: those common to all algorithms, and a table of the others."""
+"""The settings in which the algorithms of a comparison differ, for the report."""
 
-import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from ddl.names import pluralize, short_name
 from ddl.report import formats
-from ddl.report.reader import BUDGET
 from ddl.run.folder import flat
 
-CLOCKS = ("times", "network", "barrier")  # sections that affect only virtual and predicted seconds
-UNSET = {  # settings that are not shown if no algorithm changes them
-  "outer_schedule": {"name": "constant", "warmup": 0},
-  "period_schedule": {"name": "constant"},
-  "rate_scaling": "none",
-  "base_batch": 0,
-  "ema": 0.0,
-}
-UNITS = {
-  "batch": "examples per worker and step",
-  "microbatches": "per batch",
-  "steps": "per worker, with a server or peers on average",
-  "eval_every": "steps between evaluations", "noise_batches": "per evaluation, for the gradient noise scale",
-}  # fmt: skip
 RATE = "optimizer.learning_rate"
 
 
-class Settings(NamedTuple):
-  shared: dict[str, str]  # settings common to all labels: section -> text
-  columns: dict[str, list[str]]  # settings that differ, a text per label
-  note: str  # the origin of the learning rates if it is the same for all labels; else it is a column
+def settings(info: Mapping[str, Any]) -> tuple[dict[str, list[str]], str]:
+  """Return a column of texts, one per label, for each setting that differs, and a note on the learning rates.
 
-
-def settings(info: Mapping[str, Any]) -> Settings:
-  """Return a comparison's settings, both common and differing ones. info: the content of comparison.json."""
-  entries = info["algorithms"]
-  left_out = () if info.get("clusters") or any(entry["virtual"] for entry in entries) else CLOCKS
-  unset = [key for key, value in UNSET.items() if all(entry["settings"].get(key) == value for entry in entries)]
-  hidden = {*left_out, *unset}
-  leaves = [_texts({k: v for k, v in entry["settings"].items() if k not in hidden}) for entry in entries]
+  Learning rates and hyperparameters are always columns. The note is the rates' origin if it is the same for all labels;
+  otherwise the origin is a column, and the note is "". info: the content of comparison.json.
+  """
+  entries, columns, note = info["algorithms"], {}, ""
+  leaves = [_texts(entry["settings"]) for entry in entries]
   keys = dict.fromkeys(key for texts in leaves for key in texts)
   texts_of = {key: [texts.get(key, "") for texts in leaves] for key in keys}
-  columns, note = {}, ""
   if RATE in texts_of:
     columns["learning rate"] = texts_of.pop(RATE)
     columns["learning rate from"] = [_origin(entry["tuned"]) for entry in entries]
@@ -49,20 +27,7 @@ def settings(info: Mapping[str, Any]) -> Settings:
       note = f"The learning rates are from {columns.pop('learning rate from')[0]}."
   hyper = [[f"{_words(name)} {_text(value)}" for name, value in entry["hyper"].items()] for entry in entries]
   columns["hyperparameters"] = [", ".join(texts) or "none" for texts in hyper]
-  shared: dict[str, str] = {}
-  for key, texts in texts_of.items():
-    section, _, rest = key.partition(".")
-    unit = UNITS.get(key, "")
-    if len(set(texts)) > 1:
-      columns[_words(key) + f" ({unit})" * bool(unit)] = texts
-      continue
-    part = texts[0] if rest in ("", "name") else f"{_words(rest)} {texts[0]}"
-    title, part = _words(section), f"{part} {unit}".rstrip()
-    shared[title] = f"{shared[title]}, {part}" if title in shared else part
-  budgets = {math.prod(budget) for budget in zip(*(of_labels(info, key) for key in BUDGET), strict=True)}
-  shared["examples"] = f"{formats.between(budgets)} summed over all workers"
-  shared["seed" if len(info["seeds"]) == 1 else "seeds"] = ", ".join(map(str, info["seeds"]))
-  return Settings(shared, columns, note)
+  return columns | {_words(key): texts for key, texts in texts_of.items() if len(set(texts)) > 1}, note
 
 
 def of_labels(info: Mapping[str, Any], key: str) -> list[Any]:

@@ -263,7 +263,7 @@ def test_labels_are_ranked_and_tested_on_common_seeds(tmp_path):
   assert f"`python run.py compare --resume --workdir={longer} --config.compare.seeds=0,1,2,3,4`" in reported
   head, _, *lines = page.table(longer).splitlines()
   assert "seeds run" in head and [line.split()[1] for line in lines[:3]] == ["5", "3", "3"]
-  assert "per worker, 3 seeds.<" in page_of(longer)
+  assert "400 steps, 3 seeds.<" in page_of(longer)
   assert len(set(frames.metrics_frame(result.comparison).query("label == 'a'").seed)) == 5  # all seeds of a
   assert sentences.DIFFERENT_SEEDS not in finding_of(longer / "same") and reader.read(longer / "same").whole is None
 

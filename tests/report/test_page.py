@@ -40,7 +40,7 @@ def test_page_is_complete_and_self_contained(realistic_page):
   assert len(cells) == 7 * (5 + 7 + 2) + 5 * 21 * 5  # 21 pairs of 5 quantities
   assert all(attrs["data-label"] for attrs in cells)  # for narrow screens
   parts = "2/3 reached", "seed 1 diverged at step 180", "nothing is sent", "2006.00441", "0.10.2", "0a1b2c3"
-  for part in ("; 8 workers, batch of 16 per worker, 3 seeds.", *parts):
+  for part in ("; 8 workers, batch of 16 per worker, 400 steps, 3 seeds.", *parts):
     assert part in text
   alts = [attrs["alt"] for tag, attrs in page.tags if tag == "img"]
   for alt in alts:
@@ -73,7 +73,7 @@ def test_workers_and_batch_are_columns_if_labels_differ_in_them(tmp_path, realis
   lines = [rising(0.1, 0.5, 0.96)] * 2
   runs, settings = {"easgd": lines, "local_sgd": lines, "dasgd": lines}, {"local_sgd": {"workers": 1, "batch": 128}}
   folder = comparison(tmp_path, runs, settings=settings)
-  assert "; 1 to 8 workers, batch of 16 to 128 per worker, 2 seeds." in page_of(folder)
+  assert "; 1 to 8 workers, batch of 16 to 128 per worker, 400 steps, 2 seeds." in page_of(folder)
   shown = {head: [cell.text for cell in cells] for head, cells in tables.results(frames_of(folder)).items()}
   assert (shown["workers"], shown["batch"]) == (["8", "1", "8"], ["16", "128", "16"])
   head, _, *body = [line.split() for line in report.table(folder).splitlines()[:5]]
