@@ -34,11 +34,9 @@ def caveats(tables: Frames) -> dict[str, Any]:
 
 def columns(tables: Frames) -> tuple[dict[str, list[Cell]], dict[str, list[Cell]]]:
   """Return two maps from cluster to table column: predicted times to the target, and times of a step and its parts."""
-  times, parts = {}, {}
-  for name, entry in tables.comparison.clusters.items():
-    times[name] = column(tables, frames.quantity(f"{PREDICTED}_{name}"))
-    parts[name] = [_parts(entry["algorithms"][label]) for label in tables.labels]
-  return times, parts
+  entries = tables.comparison.clusters
+  times = {name: column(tables, frames.quantity(f"{PREDICTED}_{name}")) for name in entries}
+  return times, {name: [_parts(entries[name]["algorithms"][label]) for label in tables.labels] for name in entries}
 
 
 def sentences_of(tables: Frames) -> list[str]:

@@ -83,7 +83,7 @@ def _valid(run: Columns, y: str, floor: float | None) -> tuple[np.ndarray, np.nd
   return steps[rows], values[rows]
 
 
-def limits_of(comparison: ComparisonRecord, lines: DataFrame, y: str) -> tuple[float, float] | None:
+def limits_of(comparison: ComparisonRecord, lines: DataFrame, y: str) -> list[float] | None:
   """Return the limits of the axis of an accuracy; None for other metrics and without lines.
 
   They range from just below the worst final value or the target to the best accuracy. They exclude the initial rise of
@@ -92,15 +92,9 @@ def limits_of(comparison: ComparisonRecord, lines: DataFrame, y: str) -> tuple[f
   means = lines[lines["line"] == "mean"]
   if not formats.is_share(y) or not len(means):
     return None
-  targets = [comparison.target] * (y == comparison.metric)
-  worst = figure.near(means.groupby("label")["y"].last())[-1]
-  lowest, highest = min([*targets, worst]), max([*targets, means["y"].max()])
-  room = highest - lowest or 0.01
-  step = 10.0 ** np.floor(np.log10(room / 4))
-  low = max(0.0, step * float(np.floor((lowest - BELOW * room) / step + 1e-9)))
-  bands = means["high"][means["y"] >= low].max()
-  highest = max(highest, min(highest + BELOW * room, 0.0 if np.isnan(bands) else bands))
-  return float(low), float(min(1.0 + min(0.005, 0.03 * (1.0 - low)), highest + 0.06 * (highest - low)))
+  shown = [*figure.near(means.groupby("label")["y"].last()), *[comparison.target] * (y == comparison.metric)]
+  worst, best = min(shown), max(*shown, means["y"].max())
+  return figure.limits([worst, best], [worst - BELOW * (best - worst), means["high"].max()], share=True)
 
 
 def is_log(comparison: ComparisonRecord, x: str) -> bool:

@@ -239,6 +239,22 @@ def near(accuracies: Any) -> np.ndarray:
   return ends[: np.argmax(far) + 1] if far.any() else ends
 
 
+def limits(means: Any, ends: Any, log: bool = False, share: bool = False) -> list[float]:
+  """Return limits of an axis that contain the means, and `ends` unless they are far from all means.
+
+  Ends of bands and bars are cut where they extend beyond the means by more than the range of the means. share: whether
+  values are in [0, 1].
+  """
+  means, ends = (np.log(np.maximum(values, 1e-300)) if log else np.asarray(values) for values in (means, ends))
+  low, high = means.min(), means.max()
+  room = high - low or 0.1 * abs(high) or 1.0
+  ends = np.clip([*means, *ends[~np.isnan(ends)]], low - room, high + room)
+  low, high = ends.min() - 0.06 * room, ends.max() + 0.06 * room
+  if share:
+    low, high = max(low, -0.02), min(high, 1.0 + 0.02 * room)
+  return [float(end) for end in (np.exp([low, high]) if log else (low, high))]
+
+
 LOG_DIGIT = "round(datum.value / pow(10, floor(log(datum.value) / LN10 + 1e-9)))"
 LABELS = {  # Vega expressions of axis labels
   "accuracy": "format(100 * datum.value, '.4~g') + ' %'",

@@ -209,27 +209,12 @@ def _drawn(tables: Frames, chart: Chart, narrow: bool) -> dict[str, Any]:
 
 
 def _limits(chart: Chart) -> list[float]:
-  """Return limits of y that contain the means and most of the error bars.
-
-  Accuracies far below all others may be off the axis (see `figure.near`). Bars are cut where they extend beyond the
-  means by more than the range of the means.
-  """
-  points = chart.points
-  means = points["y"].to_numpy()
-  ends = points[["y", "low", "high"]].stack().to_numpy()
+  """Return limits of y that contain the means and most of the error bars, except accuracies far below all others."""
+  points, is_share = chart.points, formats.is_share(chart.quantity.metric) and not chart.speedup_over
+  means = figure.near(points["y"]) if is_share else points["y"].to_numpy()
   if chart.speedup_over:
     means = np.append(means, [1.0, points["x"].max() / points["x"].min()])
-  elif formats.is_share(chart.quantity.metric):
-    means = figure.near(means)
-  if chart.is_log:
-    means, ends = np.log(means), np.log(np.maximum(ends, 1e-300))
-  low, high = means.min(), means.max()
-  room = high - low or 0.1 * abs(high) or 1.0
-  ends = np.clip([*means, *ends], low - room, high + room)
-  low, high = ends.min() - 0.06 * room, ends.max() + 0.06 * room
-  if formats.is_share(chart.quantity.metric) and not chart.speedup_over:
-    low, high = max(low, -0.02), min(high, 1.0 + 0.02 * room)
-  return [float(math.exp(low)), float(math.exp(high))] if chart.is_log else [float(low), float(high)]
+  return figure.limits(means, points[["low", "high"]].stack(), chart.is_log, is_share)
 
 
 def section(tables: Frames, key: str) -> dict[str, Any]:
