@@ -1,7 +1,7 @@
 """Draw worker schedules: Gantt charts of the start of a run."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import altair as alt
 import numpy as np
@@ -14,9 +14,6 @@ from ddl.report import formats
 from ddl.report.figure import COLOURS, IDLE, MUTED, NARROW, WIDE, Figure, label_format, specification
 from ddl.report.reader import ComparisonRecord, DataFrame
 from ddl.run.folder import EVENTS
-
-if TYPE_CHECKING:
-  from ddl.run.hooks import StepInfo
 
 COMPUTING, EXCHANGING, WAITING, LOST = "computing", "exchanging", "waiting", "lost to a failure"
 UNKNOWN = "computing, then possibly waiting for the reply"
@@ -195,14 +192,9 @@ ROUNDS, ROWS = 6, 16  # in a figure: approximate rounds per worker, and maximum 
 PICTURE = "schedule.png"
 
 
-def draw(info: "StepInfo") -> None:
-  """Save the figure of a run's schedule in its folder, in the main process."""
-  from ddl import hosts  # needs JAX, which reports do not
-
-  if hosts.is_main():
-    is_real = info.options.runtime != "simulator" or info.options.replay
-    shown = WorkerSchedule([info.components.experiment.spec.title], load(info.folder / EVENTS))
-    _picture(shown, "time" if is_real else "virtual time").save(info.folder / PICTURE)
+def draw(folder: Path, title: str, clock: str) -> None:
+  """Save the figure of a run's schedule in its folder. clock: the title of the time axis."""
+  _picture(WorkerSchedule([title], load(folder / EVENTS)), clock).save(folder / PICTURE)
 
 
 def pictures(folder: Path, comparison: ComparisonRecord) -> list[Figure]:
