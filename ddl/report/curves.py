@@ -97,13 +97,10 @@ def limits_of(comparison: ComparisonRecord, lines: DataFrame, y: str) -> list[fl
   return figure.limits([worst, best], [worst - BELOW * (best - worst), means["high"].max()], share=True)
 
 
-def is_log(comparison: ComparisonRecord, x: str) -> bool:
+def is_log(lines: DataFrame, x: str) -> bool:
   """Return whether the x axis is logarithmic: for bytes, and for times if final times differ more than fivefold."""
-  if x not in (comparison.seconds, "bytes_sent") and not x.startswith(PREDICTED):
-    return False
-  ends = [max(float(run[x][-1]) for run in result.runs.values()) for result in comparison.results if result.runs]
-  positive = [end for end in ends if end > 0]
-  return x == "bytes_sent" or (bool(positive) and max(positive) > 5 * min(positive))
+  ends = lines[lines[x] > 0].groupby("label")[x].max()
+  return x == "bytes_sent" or ("seconds" in x and bool(ends.max() > 5 * ends.min()))
 
 
 def pictures(tables: Frames) -> list[Figure]:
@@ -129,7 +126,7 @@ def curve_figure(tables: Frames, x: str, y: str) -> Figure | None:
   means = lines[lines["line"] == "mean"]
   if not len(means) or (y == "distance" and not means["y"].any()):
     return None
-  log_x = is_log(comparison, x)
+  log_x = is_log(lines, x)
   drawn = lines[lines[x] > 0] if log_x else lines
   if not len(drawn):  # no algorithm sends anything
     return None
@@ -317,7 +314,7 @@ def interactive(tables: Frames) -> dict[str, Any] | None:
     means = lines[lines["line"] == "mean"].drop(columns="line")
     means = means.rename(columns={"y": y, "low": f"{y}_low", "high": f"{y}_high"})
     merged = merged.merge(means, how="outer") if len(merged.columns) else means
-  across = {x: choice(x, is_log(comparison, x)) for x in costs}
+  across = {x: choice(x, is_log(merged, x)) for x in costs}
   styles = figure.styles(tables)
   styles = styles[styles["label"].isin(set(merged["label"]))]
   shown = alt.selection_point(name="shown", fields=["label"], bind="legend", toggle="true")

@@ -63,6 +63,12 @@ class Frames(NamedTuple):
     return self.table["label"][self.table["reached"] == self.table["seeds"]].tolist()
 
   @property
+  def silent(self) -> list[str]:
+    """The labels of the algorithms that reached the target by training, without sending anything."""
+    table = self.table
+    return table["label"][(table["bytes_sent_to_target"] == 0) & (table["step_to_target"] > 0)].tolist()
+
+  @property
   def single(self) -> bool:
     """Whether there is only one seed, and therefore no intervals or tests."""
     return bool((self.table["seeds"] == 1).all())
@@ -105,9 +111,9 @@ def metrics_frame(comparison: ComparisonRecord) -> DataFrame:
   keys, frames, measured = comparison.info["grid"], [], comparison.measured
   for result in comparison.results:
     for seed, columns in result.runs.items():
-      frame = pd.DataFrame({name: columns[name] for name in measured})
       place = {"label": result.info["label"], "seed": seed} | _place(result.info, keys)
-      frames.append(pd.DataFrame([place] * len(frame)).join(frame))
+      repeated = {name: [value] * len(columns["step"]) for name, value in place.items()}
+      frames.append(pd.DataFrame(repeated | {name: columns[name] for name in measured}))
   if not frames:
     return pd.DataFrame(columns=["label", "seed"])
   metrics = pd.concat(frames, ignore_index=True).infer_objects()
@@ -246,9 +252,9 @@ def ranking(frames: Frames, quantity: Quantity) -> Ranking:
   comparison, _, table, _ = frames
   mean = dict(zip(table["label"], table[quantity.name], strict=True))
   whole = table[quantity.name].notna() & (table[f"{quantity.name}_mark"] != "partial") & (not comparison.disjoint)
-  whole &= (table[quantity.name] > 0) | (quantity.metric != "bytes_sent")
   sign = -1 if quantity.metric == comparison.metric and comparison.higher_is_better else 1
-  ranked = sorted(table["label"][whole], key=lambda label: sign * mean[label])
+  silent = frames.silent if quantity.metric == "bytes_sent" else []
+  ranked = sorted(table["label"][whole & ~table["label"].isin(silent)], key=lambda label: sign * mean[label])
   best = [label for label in ranked if mean[label] == mean[ranked[0]]]
   tests = both_orders(frames, quantity)["verdict"].dropna()
   worse = {second for (first, second), verdict in tests.items() if first in ranked and verdict == -sign}

@@ -2,7 +2,7 @@
 
 import json
 import math
-from itertools import pairwise, product
+from itertools import product
 from typing import Any, NamedTuple
 
 import altair as alt
@@ -18,7 +18,7 @@ from ddl.report.reader import BUDGET, ComparisonRecord, DataFrame
 from ddl.report.sentences import EARLY, EARLY_TEXT
 from ddl.report.tables import title_of
 
-DECADE, HALF = 10, 5  # smallest ratio of largest to smallest value for a log axis of a key, and of a quantity
+WIDE_KEY, WIDE_QUANTITY = 4, 5  # smallest ratios of the largest to the smallest value for a log axis
 
 
 class Chart(NamedTuple):
@@ -97,7 +97,7 @@ def _chart(tables: Frames, key: str, quantity: Quantity, speedup: bool = False) 
   title = f"{title_of(tables, quantity)} against {word}"
   title = f"Speed-up in {title}" if speedup else f"{title[0].upper()}{title[1:]}"
   least, most = frame["y"].min(), frame["y"].max()
-  is_log = speedup or (not formats.is_share(quantity.metric) and least > 0 and most >= HALF * least)
+  is_log = speedup or (not formats.is_share(quantity.metric) and least > 0 and most >= WIDE_QUANTITY * least)
   return Chart(word, values, quantity, title, frame, min(values) if speedup else None, bool(is_log))
 
 
@@ -141,8 +141,8 @@ def _notes(tables: Frames, chart: Chart) -> list[str]:
     notes.append(f"Dashed: {formats.listed(level)} do{'es' * (len(level) == 1)} not use {chart.word}.")
   if points["partial"].any():
     notes.append("Open markers: the mean is over only the seeds that have a value.")
-  if quantity.metric == "bytes_sent" and len(silent := tables.table["label"][tables.table[quantity.name] == 0]):
-    notes.append(f"Not shown, as nothing is sent: {formats.listed(silent.tolist(), 6)}.")
+  if quantity.metric == "bytes_sent" and tables.silent:
+    notes.append(f"Not shown, as nothing is sent: {formats.listed(tables.silent, 6)}.")
   if len(below := points[points["y"] < limits[0]]):
     texts = [f"{row.label} ({formats.figure(quantity.metric, row.y)})" for row in below.itertuples()]
     notes.append(f"Below the axis: {formats.listed(list(dict.fromkeys(texts)), 6, labels=False)}.")
@@ -162,12 +162,8 @@ def _drawn(tables: Frames, chart: Chart, narrow: bool) -> dict[str, Any]:
   """Return the Vega-Lite specification: lines with bars of the 95 % interval, a panel per combination of other keys."""
   points, values = chart.points, chart.values
   groups = list(dict.fromkeys(info["group"] for info in tables.comparison.infos))
-  is_positive = numeric(values) and min(values) > 0
-  log_x = is_positive and (
-    chart.speedup_over is not None
-    or max(values) >= DECADE * min(values)
-    or (len(values) > 2 and all(b >= 2 * a for a, b in pairwise(values)))
-  )
+  is_wide = numeric(values) and max(values) >= WIDE_KEY * min(values) > 0
+  log_x = is_wide or chart.speedup_over is not None  # the ideal speed-up is a straight line only on two log axes
   places, texts = values if numeric(values) else list(range(len(values))), json.dumps(list(map(value_text, values)))
   x = alt.X(
     "x:Q",
@@ -214,7 +210,7 @@ def _limits(chart: Chart) -> list[float]:
   means = figure.near(points["y"]) if is_share else points["y"].to_numpy()
   if chart.speedup_over:
     means = np.append(means, [1.0, points["x"].max() / points["x"].min()])
-  return figure.limits(means, points[["low", "high"]].stack(), chart.is_log, is_share)
+  return figure.limits(means, points[["y", "low", "high"]].stack(), chart.is_log, is_share)
 
 
 def section(tables: Frames, key: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from ddl.events import lockstep
 from ddl.events.lockstep import StepTimes
 from ddl.events.record import Events, load
 from ddl.report import formats
-from ddl.report.figure import COLOURS, IDLE, MUTED, NARROW, WIDE, Figure, label_format, specification
+from ddl.report.figure import COLOURS, IDLE, MUTED, NARROW, WIDE, Figure, by_label, label_format, specification
 from ddl.report.reader import ComparisonRecord, DataFrame
 from ddl.run.folder import EVENTS
 
@@ -241,10 +241,9 @@ def end_of(shown: WorkerSchedule) -> float:
     sent = np.concatenate([shown.record.launched, shown.record.met], axis=1)  # [steps, messages, 2]
     exchanges = np.nanmax(shown.record.released[np.isfinite(sent).any(axis=(1, 2))], axis=1)
     return float(exchanges[:ROUNDS][-1] if len(exchanges) else np.nanmax(shown.record.released))
-  visits: DataFrame = pd.DataFrame(shown.record._asdict())
-  if visits["round"].max() < ROUNDS:
-    return float(visits["released"].max())
-  return float(visits[visits["round"] < ROUNDS].groupby("worker")["released"].max().median())
+  first = shown.record.round < ROUNDS
+  ends: DataFrame = pd.Series(shown.record.released[first]).groupby(shown.record.worker[first]).max()
+  return float(ends.max() if first.all() else ends.median())
 
 
 def _drawn(spans: DataFrame, end: float, narrow: bool, clock: str) -> dict[str, Any]:
@@ -256,13 +255,13 @@ def _drawn(spans: DataFrame, end: float, narrow: bool, clock: str) -> dict[str, 
   bars = spans[["begin", "kind"]].assign(end=spans["end"].clip(upper=end), top=top, bottom=bottom)
   legend = alt.Legend(columns=1 if narrow else 2, symbolType="square", symbolStrokeColor=MUTED, symbolStrokeWidth=0.5,
                       labelLimit=360)  # fmt: skip
-  colours = alt.Scale(domain=kinds, range=[FILL[kind] for kind in kinds])
+  colour = by_label("kind", kinds, [FILL[kind] for kind in kinds], legend=legend)["color"]
   x = alt.X("begin:Q", scale=alt.Scale(domain=[0, end], nice=False),
             axis=alt.Axis(title=clock, labelExpr=label_format("seconds"), tickCount=5, grid=False))  # fmt: skip
   y = alt.Y("top:Q", scale=alt.Scale(domain=[rows - 0.5, -0.5], nice=False),
             axis=alt.Axis(title="worker", values=list(range(rows)), format="d", grid=False, ticks=False,
                           domain=False))  # fmt: skip
   rects = alt.Chart(alt.NamedData("bars")).mark_rect(stroke="white", strokeWidth=0.6)
-  rects = rects.encode(x=x, x2="end:Q", y=y, y2="bottom:Q", color=alt.Color("kind:N", legend=legend, scale=colours))
+  rects = rects.encode(x=x, x2="end:Q", y=y, y2="bottom:Q", color=colour)
   width = NARROW - 50 if narrow else WIDE - 60
   return specification(rects.properties(width=width, height=max(120, 22 * rows)), bars=bars)

@@ -61,7 +61,7 @@ def claim(tables: Frames, quantity: Quantity) -> str:
   text += f" to {comparison.goal}"
   if quantity.cluster:
     text += f" on {quantity.cluster}"
-  if quantity.metric == "bytes_sent" and (tables.table[quantity.name] == 0).any():
+  if quantity.metric == "bytes_sent" and tables.silent:
     text += " among those that send any"
   if quantity.metric == "seconds" and (hardware := hardware_of(comparison)):
     text += f" as measured with {hardware}"

@@ -17,6 +17,12 @@ WIDTH = 100  # maximum characters per line in a terminal
 LABEL = 16  # minimum characters of a label in a wide table
 SHOWN = 100  # maximum pairs of a quantity on the page; pairs.csv has all
 MINUS, DIVIDED = "\N{MINUS SIGN}", "\N{DIVISION SIGN}"
+SHORT = {
+  "test_perplexity": "perplexity",
+  "bytes_sent": "bytes sent",
+  "seconds": "seconds",
+  "virtual_seconds": "virtual s",
+}
 SIGNS = {"best": "*", "tied": "~"}  # by a cell's kind
 MARKS = {
   "best": "*: best mean",
@@ -162,12 +168,9 @@ def text_lines(tables: Frames) -> list[str]:
                         for key in keys})  # fmt: skip
   labels = [info["group"] for info in comparison.infos] if columns else tables.labels
   columns |= varying(comparison)
-  for number, quantity in enumerate(frames.scores(comparison)):
-    title = quantity.metric.removeprefix("test_") if number else quantity.title
-    columns[title] = column(tables, quantity, intervals=not number)
-  heads = ("steps", "examples", "bytes sent", "virtual s" if comparison.virtual else "seconds")
-  for head, quantity in zip(heads, frames.costs(comparison), strict=True):
-    columns[head] = column(tables, quantity, intervals=False)
+  for quantity in _quantities(tables):
+    head = SHORT.get(quantity.metric, quantity.title)
+    columns[head] = column(tables, quantity, intervals=quantity.metric == comparison.metric)
   rows = tables.table.itertuples()
   reached = [f"{row.reached}/{row.seeds} reached" if row.finished or row.reached else "no result" for row in rows]
   lines = [["algorithm", *columns, f"to {comparison.goal}"]]
