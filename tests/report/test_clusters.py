@@ -23,14 +23,9 @@ def numbers(text):
 
 
 def test_break_even_bandwidths_in_a_sentence():
-  entry = {"bandwidth": 1e9, "link": "between nodes", "break_even": {
-    "winner": "a", "searched": [1e3, 1e15], "crossings": [],
-    "ends": [{"first": "a", "second": "b", "ratio": 0.251}, {"first": "a", "second": "c", "ratio": 0.9}],
-  }}  # fmt: skip
-  assert numbers(clusters.break_even(entry)) == ["1.00 kB/s", "1.00 PB/s", "0.25", "0.9"]
-  tied = {"winner": "a", "ends": [{"first": "0", "second": "a", "ratio": 1.0}] * 2}
-  tied = clusters.break_even({**entry, "break_even": entry["break_even"] | tied})
-  assert tied.count("as long as 0") == 2  # the winner is not compared to itself
+  break_even = {"winner": "a", "searched": [1e3, 1e15], "crossings": []}
+  entry = {"bandwidth": 1e9, "link": "between nodes", "break_even": break_even}
+  assert numbers(clusters.break_even(entry)) == ["1.00 kB/s", "1.00 PB/s"]
   entry["break_even"]["crossings"] = [
     {"other": "b", "mean": 9.9e6, "bandwidths": [9e6, 1.1e7, None]},
     {"other": "c", "mean": 2e9, "bandwidths": [None, None, None]},
@@ -125,9 +120,8 @@ def on_cluster(path, runs, seeds=None):
   """Return the sentence on a cluster with steps of 1 ms. seeds: label -> number of seeds with predicted seconds."""
   clock = [1e-3 * line["step"] for line in meets_at(0)[0]]
   counts = {label: len(lines) for label, lines in runs.items()} | (seeds or {})
-  ends = [{"ratio": 1, "first": "sync", "second": "slow"}] * 2
   near = {"name": "near", "bandwidth": 1e9, "link": "between nodes"}
-  near["break_even"] = {"winner": "sync", "crossings": [], "searched": [1.0, 2.0], "ends": ends}
+  near["break_even"] = {"winner": "sync", "crossings": [], "searched": [1.0, 2.0]}
   near["algorithms"] = {label: {"seconds": [clock] * count} for label, count in counts.items()}
   comparison(path, runs, clusters=[near])
   return clusters.sentences_of(frames_of(path))[0]
