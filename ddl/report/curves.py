@@ -185,10 +185,7 @@ def _notes(
     notes.append(f"Not shown, as zero at every evaluation: {formats.listed(zero)}.")
   if y == "noise_scale":
     dotted = "" if target_of(tables.comparison, y) is None else "; dotted: the global batch"
-    notes.append(
-      f"tr(Sigma) / |G|^2 (McCandlish et al. 2018, arXiv 1812.06162){dotted}. While the batch is far below the noise "
-      "scale, doubling the workers nearly halves the steps."
-    )
+    notes.append(f"In examples, as estimated by McCandlish et al. 2018 (arXiv 1812.06162){dotted}.")
   if lines["line"].str.startswith("end of").any():
     notes.append("A cross marks where a seed diverged or stopped; the other seeds continue as thin lines.")
   if log_y and len(tables.comparison.info["seeds"]) > 1:

@@ -191,12 +191,11 @@ def pairs_frame(comparison: ComparisonRecord, runs: DataFrame) -> DataFrame:
     tests = statistics.paired_tests(figures, not quantity.is_score, family, resolution, untested)
     named = {"quantity": PREDICTED if quantity.cluster else quantity.metric, "cluster": quantity.cluster or None}
     for (a, b), pair in tests.items():
-      row = named | {"first": a, "second": b} | pair._asdict()
-      row |= {"missing_first": missing[a], "missing_second": missing[b]}
-      if pair.more_seeds is not None:
-        row |= {"more_seeds": min(pair.more_seeds, MOST), "more_seeds_capped": pair.more_seeds > MOST}
-      rows.append(row)
-  return pd.DataFrame(rows, columns=list(PAIR_TYPES)).astype(PAIR_TYPES)
+      place = named | {"first": a, "second": b, "missing_first": missing[a], "missing_second": missing[b]}
+      rows.append(place | pair._asdict())
+  frame = pd.DataFrame(rows, columns=list(PAIR_TYPES)).astype(PAIR_TYPES)
+  more = frame["more_seeds"]
+  return frame.assign(more_seeds=more.clip(upper=MOST), more_seeds_capped=more > MOST)
 
 
 def table_frame(comparison: ComparisonRecord, runs: DataFrame, pairs: DataFrame) -> DataFrame:
@@ -213,12 +212,10 @@ def table_frame(comparison: ComparisonRecord, runs: DataFrame, pairs: DataFrame)
     table[[name, f"{name}_low", f"{name}_high"]] = [estimate(quantity.metric, seeds) for seeds in values]
     is_partial = table["seeds"].gt([len(seeds) for seeds in values]) & table[name].notna()
     table[f"{name}_mark"] = pd.Series("partial", table.index).where(is_partial).astype("str")
-  frames = Frames(comparison, runs, table, pairs)
-  for quantity in quantities(comparison):
-    order, column = ranking(frames, quantity), f"{quantity.name}_mark"
+    order = ranking(Frames(comparison, runs, table, pairs), quantity)
     if len(order.ranked) > 1:
       marks = dict.fromkeys(order.rivals, "tied") | dict.fromkeys(order.best, "best")
-      table[column] = table["label"].map(marks.get).fillna(table[column]).astype("str")
+      table[f"{name}_mark"] = table["label"].map(marks.get).fillna(table[f"{name}_mark"]).astype("str")
   return table
 
 
