@@ -20,7 +20,7 @@ PERPLEXITY = "test_perplexity"
 PAIR_TYPES = {
   "quantity": "str", "cluster": "str", "first": "str", "second": "str", "scale": "str", "estimate": "float64",
   "low": "float64", "high": "float64", "p": "float64", "p_holm": "float64", "significant": "boolean",
-  "effect_size": "float64", "seeds": "int64", "missing_first": "int64", "missing_second": "int64",
+  "seeds": "int64", "missing_first": "int64", "missing_second": "int64",
   "more_seeds": "Int64", "more_seeds_capped": "boolean",
 }  # fmt: skip
 

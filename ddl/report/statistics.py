@@ -5,8 +5,6 @@ difficulty of a seed, it is on d_s = log x_as - log x_bs. All algorithms share a
 examples and step times, which correlates their results and reduces the variance of the differences.
 
 Holm (1979), "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, 65-70.
-Hedges (1981), "Distribution theory for Glass's estimator of effect size", doi 10.3102/10769986006002107.
-Lakens (2013), "Calculating and reporting effect sizes", doi 10.3389/fpsyg.2013.00863.
 """
 
 import math
@@ -121,7 +119,6 @@ class Pair(NamedTuple):
   p: float | None = None  # p-value of the two-sided test
   p_holm: float | None = None  # p-value adjusted for all tested pairs of the family
   significant: bool | None = None
-  effect_size: float | None = None  # Hedges' g_z, see `hedges_gz`
   more_seeds: int | None = None  # seeds to add for a significant difference, see `more_seeds`
   size: float = 0.0  # |mean| / s of the differences; 0 without a test, or if the mean or s is 0
 
@@ -177,7 +174,7 @@ def _paired(first: Mapping[Any, float], second: Mapping[Any, float], ratio: bool
     return pair._replace(p=float(mean == 0))
   size = mean / deviation
   p = 2 * float(scipy.special.stdtr(count - 1, -abs(size) * math.sqrt(count)))
-  return pair._replace(p=p, effect_size=hedges_gz(size, count), size=abs(size))
+  return pair._replace(p=p, size=abs(size))
 
 
 def share_resolution(values: Sequence[float]) -> float:
@@ -199,17 +196,6 @@ def holm(values: Sequence[Any]) -> list[float]:
   adjusted = np.empty_like(p)
   adjusted[order] = np.minimum(np.maximum.accumulate((len(p) - np.arange(len(p))) * p[order]), 1.0)
   return adjusted.tolist()
-
-
-def hedges_gz(size: float, seeds: int) -> float | None:
-  """Return Hedges' effect size g_z = J mean(d) / s(d) of n seeds; None for two seeds.
-
-  J = G(m/2) / (sqrt(m/2) G((m-1)/2)), where G is the gamma function and m = n - 1. size: mean(d) / s(d).
-  """
-  m = seeds - 1
-  if m < 2:
-    return None
-  return float(size * math.exp(scipy.special.gammaln(m / 2) - scipy.special.gammaln((m - 1) / 2)) / math.sqrt(m / 2))
 
 
 def power(size: float, seeds: int, level: float) -> float:

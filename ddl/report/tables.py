@@ -112,7 +112,7 @@ def _pair_table(tables: Frames, quantity: Quantity) -> dict[str, Any]:
   rows = list(pairs.astype(object).where(pairs.notna(), None).head(SHOWN).itertuples())
   signs, tested = {"ratio": DIVIDED, "difference": MINUS}, pairs["p"].notna().sum()
   summary = f"{pairs['significant'].sum()} of {tested} tested pairs significantly different"
-  heads = ("difference" if quantity.is_score else "ratio", "p after Holm", "effect size", "seeds", "more seeds")
+  heads = ("difference" if quantity.is_score else "ratio", "p after Holm", "seeds", "more seeds")
   cells = [_pair_cells(quantity, row) for row in rows]
   return {
     "title": title_of(tables, quantity),
@@ -124,8 +124,8 @@ def _pair_table(tables: Frames, quantity: Quantity) -> dict[str, Any]:
 
 
 def _pair_cells(quantity: Quantity, row: Any) -> list[Cell]:
-  """Return the cells of a row of the pairs frame: estimate, p, effect size, common and missing seeds, more seeds."""
-  estimate, p, effect = Cell("none", "partial"), Cell("no test", "partial"), row.effect_size
+  """Return the cells of a row of the pairs frame: estimate, p, common and missing seeds, more seeds."""
+  estimate, p = Cell("none", "partial"), Cell("no test", "partial")
   if row.estimate is not None:
     ends = [formats.estimate(quantity.metric, row.scale, end) for end in (row.low, row.high) if end is not None]
     details = (" to ".join(ends).replace(" points to ", " to "),) if ends else ()
@@ -138,8 +138,7 @@ def _pair_cells(quantity: Quantity, row: Any) -> list[Cell]:
   more = "none needed" if row.significant else ""
   if row.more_seeds is not None:
     more = f"more than {MOST:,}" if row.more_seeds_capped else f"{row.more_seeds:,}"
-  size = "" if effect is None else f"{effect:.2f}"
-  return [estimate, p, Cell(size), seeds, Cell(more)]
+  return [estimate, p, seeds, Cell(more)]
 
 
 def text_table(tables: Frames) -> str:

@@ -288,5 +288,5 @@ def test_pairs_are_tested_only_if_both_labels_have_a_value_for_every_seed(tmp_pa
   assert lines.index[lines.p.notna()].tolist() == [("a", "b")] and lines.p["a", "b"] == lines.p_holm["a", "b"]
   described = lines.loc[("a", "c")]
   assert described.seeds == 2 and described.estimate == pytest.approx(0.5, rel=0.1)
-  empty = ("low", "high", "p", "p_holm", "significant", "effect_size", "more_seeds")
+  empty = ("low", "high", "p", "p_holm", "significant", "more_seeds")
   assert all(pd.isna(described[name]) for name in empty)

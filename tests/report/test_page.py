@@ -37,7 +37,7 @@ def test_page_is_complete_and_self_contained(realistic_page):
     assert tag == "img" or "src" not in attrs
     assert not attrs.get("href", "#").partition("#")[0] and not {"poster", "data", "action"} & set(attrs)
   cells = [attrs for tag, attrs in page.tags if tag == "td"]
-  assert len(cells) == 7 * (5 + 7 + 2) + 5 * 21 * 5  # 21 pairs of 5 quantities
+  assert len(cells) == 7 * (5 + 7 + 2) + 4 * 21 * 5  # 21 pairs of 5 quantities
   assert all(attrs["data-label"] for attrs in cells)  # for narrow screens
   parts = "2/3 reached", "seed 1 diverged at step 180", "nothing is sent", "2006.00441", "0.10.2", "0a1b2c3"
   for part in ("; 8 workers, batch of 16 per worker, 400 steps, 3 seeds.", *parts):
