@@ -54,11 +54,7 @@ def spans(record: Events | StepTimes) -> DataFrame:
   is_sent_before = (record.arrival - record.start <= reply + rounding)[~record.dropped].all()
   begun = _service(record, rounding)
   parts = _sent_before_the_steps(record, begun, rounding) if is_sent_before else _sent_after(record, begun, reply)
-  rows = _spans(record.worker, parts, rounding).sort_values(["beneath", "worker", "begin"], kind="stable")
-  last = rows.shift()  # to merge consecutive spans of an exchange
-  starts = (rows["worker"] != last["worker"]) | (rows["begin"] - last["end"] > rounding)
-  starts |= (rows["kind"] != EXCHANGING) | (last["kind"] != EXCHANGING)
-  return rows.groupby(starts.cumsum()).agg(dict.fromkeys(rows, "first") | {"end": "last"})
+  return _spans(record.worker, parts, rounding)
 
 
 def _spans(worker: np.ndarray, parts: list[tuple], rounding: float) -> DataFrame:
@@ -189,12 +185,11 @@ def shares(timeline: DataFrame) -> dict[str, float]:
 
 
 ROUNDS, ROWS = 6, 16  # in a figure: approximate rounds per worker, and maximum workers
-PICTURE = "schedule.png"
 
 
 def draw(folder: Path, title: str, clock: str) -> None:
   """Save the figure of a run's schedule in its folder. clock: the title of the time axis."""
-  _picture(WorkerSchedule([title], load(folder / EVENTS)), clock).save(folder / PICTURE)
+  _picture(WorkerSchedule([title], load(folder / EVENTS)), clock).save(folder / "schedule.png")
 
 
 def pictures(folder: Path, comparison: ComparisonRecord) -> list[Figure]:
