@@ -176,7 +176,8 @@ def _drawn(tables: Frames, chart: Chart, narrow: bool) -> dict[str, Any]:
   unit, title = ("speedup", over) if chart.speedup_over else (chart.quantity.metric, chart.quantity.title)
   y = alt.Y("y:Q", **figure.axis(unit, title, chart.is_log, 5, zero=False, padding=8, domain=_limits(chart)))
   base = alt.Chart().encode(x=x, y=y, color=figure.by_label("group", groups)["color"])
-  moving, level = base.transform_filter("!datum.level"), base.transform_filter("datum.level")
+  moving = base.transform_filter("!datum.level")
+  level = base.transform_filter("datum.level").mark_line(strokeWidth=1.5, strokeDash=[5, 3], clip=True)
   layers = []
   for number, group in enumerate(groups):  # offset the bars, so that they do not overlap
     line, offset = moving.transform_filter(alt.datum.group == group), 4 * (number - (len(groups) - 1) / 2)
@@ -185,8 +186,7 @@ def _drawn(tables: Frames, chart: Chart, narrow: bool) -> dict[str, Any]:
     fill = alt.condition("datum.partial", alt.value("white"), alt.value(COLOURS[number % len(COLOURS)]))
     marks = line.mark_point(size=45, strokeWidth=1.5, xOffset=offset, opacity=1, clip=True).encode(fill=fill)
     layers += [bars.encode(y="low:Q", y2="high:Q"), marks]
-  layers += [moving.mark_line(strokeWidth=1.8, clip=True)]
-  layers += [level.mark_line(strokeWidth=1.5, strokeDash=[5, 3], clip=True)]
+  layers += [moving.mark_line(strokeWidth=1.8, clip=True), level]
   if chart.speedup_over:
     ideal = pd.DataFrame({"x": [min(values), max(values)], "y": [1, max(values) / min(values)]})
     layers.append(alt.Chart(ideal).mark_line(strokeDash=[2, 3], color=INK, strokeWidth=1).encode(x="x:Q", y="y:Q"))
@@ -194,10 +194,7 @@ def _drawn(tables: Frames, chart: Chart, narrow: bool) -> dict[str, Any]:
   panels = points["panel"].unique().tolist()
   if len(panels) == 1:
     return figure.specification(drawn, points=shown)
-  keys = axes(tables.comparison)
-  others = [len(keys[key]) for key in keys if words(key, list(keys)) != chart.word]
-  columns = others[-1] if len(others) == 2 and len(panels) == others[0] * others[1] else 3
-  columns = min(len(panels), 2 if narrow else columns)
+  columns = min(len(panels), 2 if narrow else 3)
   width = ((NARROW if narrow else WIDE) - 70) // columns - 8 * (columns > 1)
   facet = alt.Facet("panel:N", sort=panels, header=alt.Header(title=None))
   drawn = drawn.properties(width=width, height=130 if narrow else 180).facet(facet, columns=columns, spacing=12)
