@@ -105,8 +105,7 @@ def is_log(lines: DataFrame, x: str) -> bool:
 
 def pictures(tables: Frames) -> list[Figure]:
   """Return figures of the target's metric against examples, bytes and time, and of other metrics against examples."""
-  comparison = tables.comparison
-  metric = comparison.metric
+  comparison, metric = tables.comparison, tables.comparison.metric
   others = [quantity.metric for quantity in frames.scores(comparison)[1:]]
   axes = [(quantity.metric, metric) for quantity in frames.costs(comparison)[1:]]
   axes += [("examples", y) for y in (*(others or ["test_loss"]), "distance", "noise_scale") if y != metric]

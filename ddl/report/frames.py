@@ -19,9 +19,8 @@ METRICS, TABLE, PAIRS, FINDINGS = "metrics.csv", "table.csv", "pairs.csv", "find
 PERPLEXITY = "test_perplexity"
 PAIR_TYPES = {
   "quantity": "str", "cluster": "str", "first": "str", "second": "str", "scale": "str", "estimate": "float64",
-  "low": "float64", "high": "float64", "p": "float64", "p_holm": "float64", "significant": "boolean",
-  "seeds": "int64", "missing_first": "int64", "missing_second": "int64",
-  "more_seeds": "Int64", "more_seeds_capped": "boolean",
+  "low": "float64", "high": "float64", "p": "float64", "p_holm": "float64", "significant": "boolean", "seeds": "int64",
+  "missing_first": "int64", "missing_second": "int64", "more_seeds": "Int64", "more_seeds_capped": "boolean",
 }  # fmt: skip
 
 
