@@ -1,4 +1,4 @@
 """The cost model: predicts seconds and bytes from the shapes of a model and the rates of a cluster, without JAX.
 
-Invalid arguments raise a ValueError with a one-line message.
+Arguments are checked where they enter: flags, configs, the files of clusters, and the sizes in a model's name.
 """

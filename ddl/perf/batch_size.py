@@ -19,7 +19,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ddl.errors import OptionError
-from ddl.perf import units
 from ddl.perf.bounds import smallest_period
 from ddl.perf.cluster import Cluster
 from ddl.perf.convolution import AlgorithmChoice, best_batch, choose, modelled, other_seconds
@@ -39,12 +38,12 @@ ExactSeconds = Callable[[int, int], float]  # (examples of a worker's step, micr
 
 def examples_factor(batch: float, critical: float) -> float:
   """Return 1 + B / B_c: the examples to reach a given loss, divided by E_min, their number with very small batches."""
-  return 1 + units.positive("batch", batch) / units.positive("critical batch", critical)
+  return 1 + batch / critical
 
 
 def seconds_factor(batch: float, critical: float, step: float) -> float:
   """Return (1 / B + 1 / B_c) T: the seconds to reach a given loss with steps of T seconds, divided by E_min."""
-  return units.positive("step (s)", step) * examples_factor(batch, critical) / batch
+  return step * examples_factor(batch, critical) / batch
 
 
 class ConvolutionProgram(NamedTuple):
@@ -110,7 +109,7 @@ def tried_sizes(job: Job, cluster: Cluster, requested: int = 0, micro: int = 1) 
     raise OptionError("config.model.remat", condition, False)
   fits = largest_batch(job.memory, limit)
   largest = min(fits, job.most or fits)
-  if units.count("batch (examples per worker)", requested, 0) > (most := (job.most or math.inf) * micro):
+  if requested > (most := (job.most or math.inf) * micro):
     raise OptionError("batch (examples per worker)", f"at most {most} (all examples of a worker)", requested)
   size = BatchSize(requested or min(job.least, largest), micro if requested else 1)
   if size.examples > size.micro * largest:  # use the largest divisor of `requested` that fits

@@ -17,9 +17,6 @@ from typing import Any
 import numpy as np
 import scipy  # imports its submodules at first use
 
-from ddl.errors import OptionError
-from ddl.perf import units
-
 ROUNDING = 1 - 1e-12  # prevents ceil() from rounding up a quotient that exceeds an integer only by rounding error
 Seconds = Callable[[float], float]  # bandwidth in bytes per second -> seconds to reach the target of a comparison
 
@@ -29,22 +26,16 @@ def round_seconds(*, step: float, message: float, period: int = 1, delay: int = 
 
   If the delay exceeds the period, several messages share one link, so a longer delay hides no more.
   """
-  units.count("period", period)
-  units.count("delay", delay, 0)
-  units.positive("step (s)", step)
-  units.amount("message (s)", message)
   return period * step + max(0.0, message - min(delay, period) * step)
 
 
 def smallest_delay(message: float, step: float) -> int:
   """Return the smallest delay that hides an exchange of `message` seconds: d = ceil(T_comm / T_step)."""
-  return math.ceil(units.amount("exchange (s)", message) / units.positive("step (s)", step) * ROUNDING)
+  return math.ceil(message / step * ROUNDING)
 
 
 def exposed_share(message: float, step: float, *, period: int, delay: int) -> float:
   """Return the share of a round spent waiting: e / (tau T_step + e) with e = max(0, T_comm - d T_step), d <= tau."""
-  if not 0 <= delay <= period:
-    raise OptionError("delay", f"from 0 to the period ({period})", delay)
   whole = round_seconds(step=step, message=message, period=period, delay=delay)
   return (whole - period * step) / whole
 
@@ -54,14 +45,8 @@ def smallest_period(message: float, step: float, *, share: float, delay: int = 0
 
   tau >= e (1 - share) / (share T_step), with e as in `exposed_share`.
   """
-  units.count("delay", delay, 0)
-  if not 0 <= share < 1:
-    raise OptionError("share", "in [0, 1) (the share of a round spent waiting)", f"{share:g}")
   if smallest_delay(message, step) <= delay:
     return max(1, delay)
-  if not share:
-    needed = f">= {smallest_delay(message, step)} if share is 0 (to hide the whole message)"
-    raise OptionError("delay", needed, delay)
   exposed = message - delay * step
   return max(1, delay, math.ceil(exposed * (1 - share) / (share * step) * ROUNDING))
 
@@ -71,15 +56,11 @@ def smallest_queued_period(served: float, step: float, *, share: float) -> int:
 
   tau >= (1 - share) T_served / T_step, where the servers are busy for T_served with one visit from every worker.
   """
-  busy = units.amount("exchange (s)", served) * (1 - share)
-  return max(1, math.ceil(busy / units.positive("step (s)", step) * ROUNDING))
+  return max(1, math.ceil(served * (1 - share) / step * ROUNDING))
 
 
 def efficiency(workers: float, overhead: float) -> float:
   """Return the efficiency (1 + R_O) / (1 + G R_O): the speed-up (T_C + T_O) / (T_C / G + T_O) divided by G."""
-  if not workers >= 1:
-    raise OptionError("number of workers", ">= 1", f"{workers:g}")
-  units.amount("ratio of overhead to compute time", overhead)
   return (1 + overhead) / (1 + workers * overhead)
 
 
@@ -88,8 +69,6 @@ def workers_for(share: float, overhead: float) -> float:
 
   G = (1 + R_O - alpha) / (alpha R_O); infinite without overhead.
   """
-  units.amount("ratio of overhead to compute time", overhead)
-  units.positive("efficiency", units.share("efficiency", share))
   return (1 + overhead - share) / (share * overhead) if overhead else math.inf
 
 
@@ -98,15 +77,12 @@ def overhead_for(share: float, workers: float) -> float:
 
   R_O = (1 - alpha) / (alpha G - 1).
   """
-  units.positive("efficiency", units.share("efficiency", share))
-  if not share * workers > 1:
-    raise OptionError("efficiency", f"above 1/{workers:g} (its lower bound with {workers:g} workers)", f"{share:g}")
   return (1 - share) / (share * workers - 1)
 
 
 def speedup_limit(overhead: float) -> float:
   """Return the speed-up in the limit of many workers: (1 + R_O) / R_O; infinite without overhead."""
-  return (1 + units.amount("ratio of overhead to compute time", overhead)) / overhead if overhead else math.inf
+  return (1 + overhead) / overhead if overhead else math.inf
 
 
 def servers_for(
@@ -121,9 +97,8 @@ def servers_for(
     compute_seconds: compute time of a worker round (T_C).
     duplex: share of receiving that overlaps sending (ov): 0 as in the paper, 1 for full duplex.
   """
-  busy = units.positive("bytes of the model", params_bytes) / units.positive("bandwidth of a server", bandwidth)
-  needed = (2 - units.share("duplex", duplex)) * busy * units.count("number of workers", workers)
-  return max(1, math.ceil(needed / units.positive("compute seconds", compute_seconds) * ROUNDING))
+  needed = (2 - duplex) * params_bytes / bandwidth * workers
+  return max(1, math.ceil(needed / compute_seconds * ROUNDING))
 
 
 def break_even(first: Seconds, second: Seconds, low: float, high: float) -> float | None:
@@ -133,8 +108,6 @@ def break_even(first: Seconds, second: Seconds, low: float, high: float) -> floa
   first(bandwidth) - second(bandwidth) in log(bandwidth), by Brent's method to 0.1 %. The difference is assumed to
   change sign at most once, because a lower bandwidth favors the algorithm that sends less.
   """
-  if not 0 < low < high < np.inf:
-    raise OptionError("bandwidths", "positive, finite and ascending", f"{low:g} to {high:g} bytes/s")
 
   def difference(log: float) -> float:
     return first(float(np.exp(log))) - second(float(np.exp(log)))
@@ -153,8 +126,6 @@ def overtaken(times: Mapping[str, Seconds], start: float, end: float) -> tuple[s
   Search two bandwidths (bytes/s) per decade from `start` to `end` for a change of the fastest algorithm, then solve
   with `break_even`.
   """
-  units.positive("start bandwidth", start)
-  units.positive("end bandwidth", end)
   grid = np.geomspace(start, end, 1 + math.ceil(2 * abs(math.log10(end / start)))).tolist()
   first = min(times, key=lambda name: times[name](grid[0]))
   for near, far in pairwise(grid):

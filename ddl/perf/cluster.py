@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ddl.errors import OptionError
 from ddl.perf import units
 from ddl.perf.device import Device, Efficiency
 
@@ -133,15 +132,6 @@ class LinkModel(NamedTuple):
     return self._replace(bandwidth=min(self.bandwidth, bandwidth))
 
 
-def check_link(name: str, link: LinkModel) -> LinkModel:
-  """Return the link; raise OptionError unless latency >= 0 (and finite), bandwidth > 0 and duplex is in [0, 1]."""
-  units.amount(f"{name}: latency (s)", link.latency)
-  units.share(f"{name}: duplex", link.duplex)
-  if not link.bandwidth > 0:
-    raise OptionError(f"{name}: bandwidth (bytes/s)", "above 0", f"{link.bandwidth:g}")
-  return link
-
-
 class Uplink(NamedTuple):
   """Oversubscribed switches: the uplinks of a switch have only a share of the bandwidth of the nodes below it."""
 
@@ -237,7 +227,7 @@ class Cluster(NamedTuple):
     The bandwidth of the host link, and that of the network cards if they limit the main link, change in proportion.
     """
     old = self.network.main_link(workers)
-    link = check_link("the main link", old._replace(bandwidth=bandwidth))
+    link = old._replace(bandwidth=bandwidth)
     inside = self.network.inside is not None and self.network.nodes(workers) == 1
     network, change = self.network._replace(**{"inside" if inside else "between": link}), bandwidth / old.bandwidth
     if network.card and not inside:

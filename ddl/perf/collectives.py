@@ -28,10 +28,9 @@ most `Library.cards` of its network cards: an NVLink domain of 72 GB200 reached 
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ddl.perf import units
-from ddl.perf.cluster import Library, LinkModel, NetworkModel, Protocol, check_link
+from ddl.perf.cluster import Library, LinkModel, NetworkModel, Protocol
 
 Cost = Callable[[float, int, LinkModel], float]  # (bytes, workers, link) -> seconds
 NEAR = ("ring", "tree")  # algorithms that communicate between neighbors, so that few messages cross a switch at once
@@ -39,12 +38,11 @@ NEAR = ("ring", "tree")  # algorithms that communicate between neighbors, so tha
 
 def lower_bound(nbytes: float, workers: int, link: LinkModel) -> float:
   """Return a lower bound in seconds for any all-reduce: ceil(log2 p) L + 2 n G (2 - duplex) (p - 1) / p."""
-  return _levels(nbytes, workers, link) * link.latency + 2 * _exchange_seconds(nbytes * (workers - 1) / workers, link)
+  return _levels(workers) * link.latency + 2 * _exchange_seconds(nbytes * (workers - 1) / workers, link)
 
 
 def _ring_reduce_scatter(nbytes: float, workers: int, link: LinkModel) -> float:
   """Return the seconds of a ring reduce-scatter, p - 1 rounds with n / p bytes: (p - 1) (L + n G (2 - duplex) / p)."""
-  _levels(nbytes, workers, link)
   return (workers - 1) * (link.latency + _exchange_seconds(nbytes / workers, link))
 
 
@@ -53,12 +51,12 @@ def _halving(nbytes: float, workers: int, link: LinkModel) -> float:
 
   If p is not a power of two, Bruck's algorithm has the same cost.
   """
-  return _levels(nbytes, workers, link) * link.latency + _exchange_seconds(nbytes * (workers - 1) / workers, link)
+  return _levels(workers) * link.latency + _exchange_seconds(nbytes * (workers - 1) / workers, link)
 
 
 def _tree_one_way(nbytes: float, workers: int, link: LinkModel) -> float:
   """Return the seconds of a reduce or broadcast on a binomial tree: ceil(log2 p) (L + n G)."""
-  return _levels(nbytes, workers, link) * link.seconds(nbytes)
+  return _levels(workers) * link.seconds(nbytes)
 
 
 def _halving_doubling(nbytes: float, workers: int, link: LinkModel) -> float:
@@ -67,8 +65,7 @@ def _halving_doubling(nbytes: float, workers: int, link: LinkModel) -> float:
   If p is not a power of two, the workers beyond the largest power of two first send their n bytes to other workers and
   finally receive the sum, which adds 2 (L + n G).
   """
-  _levels(nbytes, workers, link)
-  power = 1 << (int(workers).bit_length() - 1)
+  power = 1 << (workers.bit_length() - 1)
   outside = 2 * link.seconds(nbytes) if power < workers else 0.0
   return outside + 2 * _halving(nbytes, power, link)
 
@@ -78,7 +75,7 @@ ALL_REDUCE: dict[str, Cost] = {
   "tree": lambda n, p, link: 2 * _tree_one_way(n, p, link),  # reduce, then broadcast
   # Whole messages with partners at distances 1, 2, 4, ...: ceil(log2 p) (L + n G (2 - duplex)). If p is not a power of
   # two, the partial sums of Bar-Noy, Kipnis, Schieber 1993 take the same number of rounds.
-  "butterfly": lambda n, p, link: _levels(n, p, link) * (link.latency + _exchange_seconds(n, link)),
+  "butterfly": lambda n, p, link: _levels(p) * (link.latency + _exchange_seconds(n, link)),
   "halving_doubling": _halving_doubling,
 }
 REDUCE_SCATTER: dict[str, Cost] = {"ring": _ring_reduce_scatter, "halving_doubling": _halving}
@@ -89,11 +86,9 @@ ONE_WAY = {"reduce_scatter": REDUCE_SCATTER, "all_gather": ALL_GATHER, "reduce":
 INSIDE = REDUCE_SCATTER | REDUCE  # first phase of a hierarchical all-reduce, in each node; the last is its reverse
 
 
-def _levels(nbytes: float, workers: int, link: LinkModel) -> int:
-  """Check the arguments and return ceil(log2 p)."""
-  units.amount("bytes of a message", nbytes)
-  check_link("a link", link)
-  return (units.count("number of workers", workers) - 1).bit_length()
+def _levels(workers: int) -> int:
+  """Return ceil(log2 p)."""
+  return (workers - 1).bit_length()
 
 
 def _exchange_seconds(nbytes: float, link: LinkModel) -> float:
@@ -109,7 +104,7 @@ def hierarchical(nbytes: float, workers: int, network: NetworkModel) -> dict[tup
   worker per node. With a tree inside, each node reduces to one worker, which takes part in the all-reduce between nodes
   and then broadcasts the result.
   """
-  per_node, _, link = _shape(nbytes, workers, network)
+  per_node, _, link = _shape(workers, network)
   inside = {name: 2 * cost(nbytes, per_node, link) for name, cost in INSIDE.items()}
   between = _between_nodes(ALL_REDUCE, nbytes, workers, network)
   return {(a, b): near + far for a, near in inside.items() for b, far in between.items()}
@@ -130,7 +125,7 @@ def in_switches(nbytes: float, workers: int, network: NetworkModel) -> float:
   and receives the sum of one m-th of it, then sends this part and receives all parts. A reduction in the switches
   between nodes takes 2 L + n G (2 - duplex): up and down their tree.
   """
-  per_node, nodes, link = _shape(nbytes, workers, network)
+  per_node, nodes, link = _shape(workers, network)
   way, seconds = network.outgoing_link(workers), 0.0
   if per_node > 1 and "inside" in network.reduces:
     seconds += 2 * link.latency + _exchange_seconds(nbytes * (1 + 1 / per_node), link)
@@ -169,7 +164,7 @@ def all_reduce(nbytes: float, workers: int, network: NetworkModel, algorithm: st
     return seconds[algorithm]
   flat = _textbook(nbytes, workers, network)
   flat.setdefault("hierarchical", min(flat.values()))
-  return _named(flat, algorithm, "best", *seconds)
+  return flat[algorithm]
 
 
 def all_reduces(nbytes: float, workers: int, network: NetworkModel) -> dict[str, float]:
@@ -190,7 +185,7 @@ def _textbook(nbytes: float, workers: int, network: NetworkModel) -> dict[str, f
 
   If there are several nodes with several workers each, also return those of the fastest hierarchical all-reduce.
   """
-  per_node, nodes, link = _shape(nbytes, workers, network)
+  per_node, nodes, link = _shape(workers, network)
   if nodes == 1:
     return {name: cost(nbytes, workers, link) for name, cost in ALL_REDUCE.items()}
   if per_node == 1:
@@ -211,8 +206,8 @@ def _textbook(nbytes: float, workers: int, network: NetworkModel) -> dict[str, f
 
 def one_way(kind: str, nbytes: float, workers: int, network: NetworkModel) -> float:
   """Return the seconds of the cheapest algorithm for `kind`: reduce_scatter, all_gather, reduce or broadcast."""
-  costs = _named(ONE_WAY, kind)
-  per_node, nodes, link = _shape(nbytes, workers, network)
+  costs = ONE_WAY[kind]
+  per_node, nodes, link = _shape(workers, network)
   if network.torus:
     return on_torus(nbytes, workers, network) / 2
   if network.library:
@@ -236,7 +231,7 @@ def permute(nbytes: float, workers: int, network: NetworkModel, sources: Sequenc
     workers: the number of workers; a single worker sends nothing.
     sources: the rank from which each worker receives (None: it receives nothing); (): all partners are in other nodes.
   """
-  per_node, nodes, link = _shape(nbytes, workers, network)
+  per_node, nodes, link = _shape(workers, network)
   if workers == 1:
     return 0.0
   if network.torus:
@@ -259,7 +254,7 @@ def network_bound(nbytes: float, workers: int, network: NetworkModel) -> float:
 
   If switches reduce, the bound is at most L + n G (2 - duplex), because each worker sends its vector only once.
   """
-  _, nodes, link = _shape(nbytes, workers, network)
+  _, nodes, link = _shape(workers, network)
   count, link, level = (workers, link, "inside") if nodes == 1 else (nodes, network.between, "between")
   least = lower_bound(nbytes, count, link)
   return min(least, link.latency + _exchange_seconds(nbytes, link)) if level in network.reduces else least
@@ -275,18 +270,10 @@ def table(nbytes: float, workers: int, network: NetworkModel) -> dict[str, tuple
   }
 
 
-def _shape(nbytes: float, workers: int, network: NetworkModel) -> tuple[int, int, LinkModel]:
-  """Check the arguments, and return (workers of a full node, nodes, link inside a node)."""
+def _shape(workers: int, network: NetworkModel) -> tuple[int, int, LinkModel]:
+  """Return (workers of a full node, nodes, link inside a node)."""
   link = network.inside or network.between
-  _levels(nbytes, workers, link)
-  units.count("workers per node", network.per_node)
-  units.count("number of sites", network.sites)
   return network.workers_per_node(workers), network.nodes(workers), link
-
-
-def _named(entries: dict[str, Any], name: str, *others: str) -> Any:
-  units.choice("collective or algorithm", name, dict.fromkeys((*entries, *others)))
-  return entries[name]
 
 
 class LibraryAlgorithm(NamedTuple):
@@ -308,7 +295,6 @@ def library_all_reduces(
       call on one device after another while the previous call is still running, so that the call takes as long as the
       launches or the transfer, whichever is longer.
   """
-  _shape(nbytes, workers, network)
   if workers == 1:
     return {"ring/LL": 0.0}
   started = library.launch * (1 if processes else network.workers_per_node(workers))

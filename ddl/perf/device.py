@@ -11,8 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ddl.perf import units
-
 USABLE = 0.9  # share of a device's memory; the rest is for libraries, buffers of collectives and fragmentation; assumed
 WIDTHS = {"float32": 4, "tf32": 4, "bfloat16": 2}  # bytes per value; bfloat16 also stands for float16
 
@@ -82,14 +80,6 @@ def part_seconds(part: LayerWork, examples: float, device: Device, efficiency: E
 
 def step_seconds(step: Step, examples: float, device: Device, efficiency: Efficiency) -> float:
   """Return the seconds of a step: `device.start` + the sum of `part_seconds` over its parts."""
-  if not examples > 0:
-    raise ValueError(f"examples per worker must be above 0, got {examples:g}.")
-  for name, share in (("best efficiency", efficiency.best), ("share of the memory bandwidth", efficiency.memory)):
-    if not 0 < share <= 1:
-      raise ValueError(f"{name} must be in (0, 1], got {share:g}.")
-  units.amount("examples at half the best efficiency", efficiency.half)
-  units.positive("peak (FLOP/s)", device.peak)
-  units.positive("memory bandwidth (bytes/s)", device.memory_bandwidth)
   return device.start + sum(part_seconds(part, examples, device, efficiency) for part in step_parts(step))
 
 

@@ -32,9 +32,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-from ddl.errors import OptionError
 from ddl.names import pluralize
-from ddl.perf import collectives, patterns, scaling, server, units
+from ddl.perf import collectives, patterns, scaling, server
 from ddl.perf.bounds import round_seconds, smallest_delay, smallest_period
 from ddl.perf.cluster import Cluster, NetworkModel
 from ddl.perf.device import Device, step_seconds
@@ -57,8 +56,8 @@ FRAGMENTS = 4  # of Streaming DiLoCo
 
 
 def message_bytes(nbytes: float, name: str) -> float:
-  """Convert the size of a float32 message to another format. Raises ValueError for an unknown format."""
-  return units.amount("bytes of a message", nbytes) * FORMATS[units.choice("gradients", name, FORMATS)] / FLOAT
+  """Convert the size of a float32 message to the format `name`, a key of FORMATS."""
+  return nbytes * FORMATS[name] / FLOAT
 
 
 def encode_seconds(nbytes: float, name: str, device: Device) -> float:
@@ -81,7 +80,7 @@ def powersgd(table: Table, rank: int) -> tuple[Op, Op]:
       first += layer.params
       continue
     rows, columns = weights // layer.outputs, layer.outputs  # a kernel is [kh kw ifm, ofm]
-    thin = min(units.count("rank", rank), rows, columns)
+    thin = min(rank, rows, columns)
     compressed = thin * (rows + columns) < weights
     first += (rows * thin if compressed else weights) + layer.params - weights
     second += columns * thin * compressed
@@ -127,8 +126,6 @@ def sharded_seconds(
     name: the number format of gradients, a key of FORMATS.
     micro: the number of microbatches, each of which gathers the parameters and reduce-scatters its gradients.
   """
-  if shards < 1 or workers % shards:
-    raise OptionError("shards", f"a divisor of the number of workers ({workers})", shards)
   if workers == 1:
     return step
   step /= micro

@@ -13,8 +13,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import least_squares, lsq_linear
 
-from ddl.errors import OptionError
-from ddl.perf import units
 from ddl.perf.cluster import LinkModel
 from ddl.perf.device import Efficiency
 
@@ -37,22 +35,19 @@ class Rates(NamedTuple):
 
 
 def fit_link(
-  nbytes: Sequence[float], seconds: Sequence[float], cost: Callable[[float, LinkModel], float] | None = None
+  nbytes: Sequence[float], seconds: Sequence[float], cost: Callable[[float, LinkModel], float]
 ) -> tuple[LinkModel, np.ndarray]:
   """Fit a link to measured seconds; also return the relative errors, predicted / measured - 1.
 
   Args:
     nbytes: message size of each measurement.
     seconds: measured seconds.
-    cost: (bytes, link) -> predicted seconds; None: one message, latency + n / bandwidth.
+    cost: (bytes, link) -> predicted seconds.
   """
-  n, measured = _checked(seconds, nbytes)
-  if len(set(n)) < 2:
-    raise OptionError("message sizes", "at least two different numbers of bytes", [*map(float, n)])
-  price = cost or (lambda size, link: link.seconds(size))
+  n, measured = np.asarray(nbytes, float), np.asarray(seconds, float)
 
   def predicted(x: np.ndarray) -> np.ndarray:
-    return np.array([price(size, LinkModel(x[0], 1 / x[1])) for size in n])
+    return np.array([cost(size, LinkModel(x[0], 1 / x[1])) for size in n])
 
   x, errors = _fit(predicted, np.array([measured.min(), np.max(measured / np.maximum(n, 1.0))]), measured)
   return LinkModel(float(x[0]), float(1 / x[1])), errors
@@ -74,11 +69,8 @@ def fit_rates(
     seconds: measured seconds.
     fed: input bytes; () or only zeros: `Rates.feed` is not fitted.
   """
-  work, measured = _checked(seconds, flop, nbytes, *([fed] if any(fed) else []))
+  work, measured = np.array([flop, nbytes, *([fed] if any(fed) else [])], float), np.asarray(seconds, float)
   names = list(dict.fromkeys(kinds))
-  terms = len(names) + len(work)
-  if len(measured) < terms:
-    raise OptionError("number of measured steps", f"at least {terms} to fit {terms} coefficients", len(measured))
   of_kind = [np.where([kind == name for kind in kinds], work[0], 0.0) for name in names]
   columns = np.stack([np.ones(len(measured)), *of_kind, *work[1:]])
   most = np.min(np.where(columns > 0, measured / np.maximum(columns, 1e-300), np.inf), axis=1)
@@ -96,13 +88,8 @@ def fit_efficiency(
   t(b) = F (b + half) / (peak * best), where F is `flop_per_example`, is linear in 1 / best and half / best. Therefore,
   the optimum within 0 < best <= 1 and half >= 0 is global.
   """
-  b, t = _checked(seconds, examples)
-  scale = units.positive("FLOP per example", flop_per_example) / units.positive("peak (FLOP/s)", peak)
-  if len(set(b)) < 2 or not b.all():
-    raise OptionError("batch sizes", "> 0, with at least two distinct values", [*map(float, b)])
-  share = np.max(scale * b / t)
-  if share > 1 + 1e-9:
-    raise OptionError("measured speed", f"at most the peak ({peak:g} FLOP/s)", f"{share:.3g} times the peak")
+  b, t = np.asarray(examples, float), np.asarray(seconds, float)
+  scale = flop_per_example / peak
   columns = np.stack([scale * b / t, scale / t], axis=1)  # columns @ (1 / best, half / best) = t / t
   inverse, product = lsq_linear(columns, np.ones_like(t), ([1.0, 0.0], np.inf), method="bvls").x  # exact on a bound
   curve = Efficiency(float(1 / inverse), float(product / inverse))
@@ -132,15 +119,3 @@ def _fit(
   ]
   x = most * np.exp(min(results, key=lambda result: result.cost).x)
   return x, predicted(x) / seconds - 1
-
-
-def _checked(seconds: Sequence[float], *others: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-  """Check measurements, and return (others, seconds) as arrays; several `others` are stacked."""
-  measured, rest = np.asarray(seconds, float), [np.asarray(o, float) for o in others]
-  if any(o.shape != measured.shape for o in rest):
-    raise OptionError("numbers of measurements", "equal", [*map(len, (measured, *rest))])
-  if not (len(measured) and np.all(np.isfinite(measured)) and np.all(measured > 0)):
-    raise OptionError("measured seconds", "one or more finite numbers > 0", measured.tolist())
-  if not all(np.all(np.isfinite(o)) and np.all(o >= 0) for o in rest):
-    raise OptionError("bytes, FLOP and examples", "finite and >= 0", [o.tolist() for o in rest])
-  return (rest[0] if len(rest) == 1 else np.stack(rest)), measured

@@ -10,7 +10,6 @@ from functools import cache
 from typing import NamedTuple
 
 from ddl.errors import OptionError
-from ddl.perf import units
 from ddl.perf.layers import FLOAT, Layer, Table
 
 
@@ -40,9 +39,6 @@ def volume(layer: Layer, batch: float, workers: int, groups: int, duplex: float 
 
   model = 2 * 4 ifm iw ih mb / G (0 for G = N), data = 4 ifm ofm kw kh (2 - ov) G / N (0 for G = 1).
   """
-  _check(batch, workers, duplex)
-  if groups not in _divisors(workers):
-    raise OptionError("groups", f"one of the divisors of the {workers} workers ({_divisors(workers)})", groups)
   model = 0.0 if groups == workers else 2 * FLOAT * layer.input_values * batch / groups
   data = 0.0 if groups == 1 else FLOAT * layer.weights * (2 - duplex) * groups / workers
   return Volume(model, data)
@@ -63,7 +59,6 @@ def possible_groups(layer: Layer, batch: float, workers: int) -> list[int]:
 
 def best(layer: Layer, batch: float, workers: int, duplex: float = 1.0) -> LayerGroups:
   """Return the grouping with the least total `volume`; among equal ones, the one with the most groups."""
-  _check(batch, workers, duplex)
   volumes = {g: volume(layer, batch, workers, g, duplex) for g in possible_groups(layer, batch, workers)}
   groups = min(volumes, key=lambda g: (volumes[g].total, -g))
   kind = "data" if groups == workers else "model" if groups == 1 else "hybrid"
@@ -79,10 +74,3 @@ def choices(table: Table, batch: float, workers: int, duplex: float = 1.0) -> tu
 def _divisors(workers: int) -> list[int]:
   small = [g for g in range(1, math.isqrt(workers) + 1) if workers % g == 0]
   return sorted({*small, *(workers // g for g in small)})
-
-
-def _check(batch: float, workers: int, duplex: float) -> None:
-  units.count("number of workers", workers)
-  units.share("duplex", duplex)
-  if not 1 <= batch < math.inf:
-    raise OptionError("batch", "finite and >= 1", f"{batch:g}")

@@ -12,7 +12,6 @@ import math
 from itertools import groupby
 from typing import NamedTuple
 
-from ddl.perf import units
 from ddl.perf.device import LayerWork
 from ddl.perf.units import bytes_text
 
@@ -341,11 +340,8 @@ def step_memory(table: Table, *, extra_copies: int = 0, width: int = FLOAT) -> S
     extra_copies: copies of the parameters in addition to COPIES: 1 for momentum, 2 for Adam, 1 for EASGD's center.
     width: bytes per value of the feature maps; all copies of the parameters are in float32.
   """
-  if not table:
-    raise ValueError("table must have at least one layer, got none.")
-  copies = COPIES + units.count("extra_copies", extra_copies, 0)
   maps = table[0].input_values + sum(layer.saved for layer in table)
-  return StepMemory(maps * width, params(table) * copies * FLOAT)
+  return StepMemory(maps * width, params(table) * (COPIES + extra_copies) * FLOAT)
 
 
 def training_memory(table: Table, form: StateFormat, *, recomputed: bool = False, split: int = 1) -> StepMemory:
@@ -365,7 +361,7 @@ def training_memory(table: Table, form: StateFormat, *, recomputed: bool = False
       saved, largest = saved + form.value * inside[0].input_values, max(largest, nbytes)
     else:
       saved += nbytes
-  return StepMemory(saved + largest, params(table) * form.states / units.count("split", split))
+  return StepMemory(saved + largest, params(table) * form.states / split)
 
 
 def largest_batch(memory: StepMemory, limit: float) -> int:
@@ -376,4 +372,4 @@ def largest_batch(memory: StepMemory, limit: float) -> int:
       f"{bytes_text(memory.total(1))} ({memory.total(1):.0f} bytes), of which "
       f"{bytes_text(memory.fixed)} are copies of the parameters."
     )
-  return math.floor((units.positive("memory (bytes)", limit) - memory.fixed) / memory.per_example)
+  return math.floor((limit - memory.fixed) / memory.per_example)

@@ -111,7 +111,6 @@ def plan(
     raise OptionError("efficiency", "in (0, 1]", f"{request.efficiency:g}")
   if not 0 < request.exposed < 1:
     raise OptionError("exposed", "in (0, 1)", f"{request.exposed:g}")
-  families.message_bytes(job.params_bytes, request.gradients)  # raises ValueError for an unknown format
   shards, critical = _shards(job, cluster, request.workers), request.critical or None
   most_examples = critical or (job.usual.examples if job.usual else math.inf)  # largest global batch of synchronous SGD
   counts = plan_rows.counts(cluster, request.workers, shards)

@@ -22,8 +22,8 @@ from ddl.errors import OptionError
 from ddl.events import lockstep
 from ddl.events.lockstep import ExchangeSeconds
 from ddl.events.times import Times
-from ddl.perf import patterns, server, timeline, units
-from ddl.perf.cluster import Cluster, check_link
+from ddl.perf import patterns, server, timeline
+from ddl.perf.cluster import Cluster
 from ddl.perf.device import LayerWork, Step, part_seconds, step_parts, step_seconds
 from ddl.perf.layers import Table, params_bytes, parts
 from ddl.perf.patterns import ExchangePattern, Op, Pattern
@@ -303,7 +303,11 @@ def curve(
   """
   transport = transport or Transport()
   transport = transport._replace(overlap=transport.overlap and cluster.overlap)
-  _check(cluster, workers, batch, weak, transport, jitter)
+  most, limit = max(workers), cluster.workers
+  if limit and most > limit:
+    raise OptionError("workers", f"at most {limit} on this cluster", most)
+  if not weak and batch < most:
+    raise OptionError("batch", f"at least {most} (one example per worker)", batch)
   single = batch / step_pass(job, cluster, batch).seconds  # examples per second of one worker
   points = []
   for count in workers:
@@ -357,23 +361,6 @@ def _with_links(cluster: Cluster, **change: float) -> Cluster:
   if "latency" in change:
     network = network._replace(library=network.library and network.library.instant())
   return cluster._replace(network=network, host=cluster.host and cluster.host._replace(**change))
-
-
-def _check(
-  cluster: Cluster, workers: Sequence[int], batch: int, weak: bool, transport: Transport, jitter: float
-) -> None:
-  most, limit = max(workers, default=0), cluster.workers
-  units.count("number of workers", min(workers, default=0))
-  units.count("batch", batch)
-  if limit and most > limit:
-    raise OptionError("workers", f"at most {limit} on this cluster", most)
-  if not weak and batch < most:
-    raise OptionError("batch", f"at least {most} (one example per worker)", batch)
-  if not 0 <= jitter <= MOST_JITTER:
-    raise OptionError("jitter", f"in [0, {MOST_JITTER:g}]", f"{jitter:g}")
-  if not transport.bucket >= 0:
-    raise OptionError("bucket", ">= 0 bytes", f"{transport.bucket:g}")
-  check_link("the network", cluster.network.between)
 
 
 class ReachedRates(NamedTuple):

@@ -23,8 +23,7 @@ from ddl.events.barriers import Bounded
 from ddl.events.cluster import VirtualCluster
 from ddl.events.schedule import first_come
 from ddl.events.times import Times
-from ddl.perf import units
-from ddl.perf.cluster import LinkModel, NetworkModel, check_link
+from ddl.perf.cluster import LinkModel, NetworkModel
 from ddl.perf.layers import FLOAT
 
 
@@ -35,8 +34,6 @@ def visit_seconds(up: float, down: float, link: LinkModel, servers: int = 1) -> 
   flight concurrently.
   """
   check_servers(servers, max(up, down))
-  units.amount("bytes of a message", min(up, down))
-  check_link("a server's link", link)
   return link.seconds(up) + (link.seconds(down) if down else 0.0)
 
 
@@ -59,15 +56,13 @@ def served_seconds(nbytes: float, workers: int, link: LinkModel, network: Networ
 
   It is the larger of two times: p (n G / S) (2 - duplex) on the servers' links, or `node_seconds` on a node's link.
   """
-  check_servers(servers, nbytes)
-  busy = check_link("a server's link", link).busy_seconds(nbytes, nbytes)
+  busy = link.busy_seconds(nbytes, nbytes)
   return max(workers * busy / servers, node_seconds(nbytes, nbytes, workers, network))
 
 
 def check_servers(servers: int, nbytes: float) -> None:
-  """Raise OptionError unless the number of servers is from 1 to the number of float32 values in `nbytes`."""
-  units.count("number of servers", servers)
-  most = max(1, int(units.amount("bytes of a message", nbytes)) // FLOAT)
+  """Raise OptionError if there are more servers than float32 values in `nbytes`."""
+  most = max(1, int(nbytes) // FLOAT)
   if servers > most:
     raise OptionError("servers", f"at most {most} (the number of parameters)", servers)
 

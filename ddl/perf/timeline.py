@@ -8,11 +8,6 @@ max(worker free, done_i). A layer's weight gradient is computed before its input
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from ddl.errors import OptionError
-from ddl.perf import units
-
 STEPS = 4  # simulated steps; the means are over the second half
 
 
@@ -103,7 +98,6 @@ def simulate(
     order: "fifo", or "priority": send the message that is needed first.
     overlap: whether messages overlap the backward pass; False: send them after it, and wait for all of them.
   """
-  _check(step, order)
   link, events, now = MessageQueue(order), list[TimelineEvent](), 0.0
   groups = _groups(step.nbytes, bucket)
   seconds = {group: cost(sum(step.nbytes[i] for i in group)) for group in groups}
@@ -151,12 +145,3 @@ def _groups(nbytes: Sequence[float], bucket: float) -> list[tuple[int, ...]]:
       groups.append(tuple(gathered))
       gathered = []
   return [*groups, tuple(gathered)] if gathered else groups
-
-
-def _check(step: Pass, order: str) -> None:
-  if len({len(values) for values in step}) != 1 or not len(step.forward):
-    raise OptionError("layers per sequence of a pass", "equal in number and > 0", [len(values) for values in step])
-  figures = np.concatenate([np.asarray(values, np.float64) for values in step])
-  if not (np.isfinite(figures) & (figures >= 0)).all() or not step.seconds > 0:
-    raise OptionError("seconds and bytes of a pass", "finite and >= 0, with a total above 0 seconds")
-  units.choice("order", order, ORDERS)

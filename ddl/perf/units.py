@@ -1,6 +1,5 @@
-"""Format bytes, seconds, rates, shares and tables as text, and check numeric arguments."""
+"""Format bytes, seconds, rates, shares and tables as text, and check names."""
 
-import math
 from collections.abc import Iterable, Sequence
 
 from ddl.errors import OptionError, nearest
@@ -42,34 +41,6 @@ def columns(rows: Sequence[Sequence[str]], left: int = 0) -> list[str]:
   widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
   pads = [str.ljust if i < left else str.rjust for i in range(len(widths))]
   return ["  ".join(pad(cell, width) for pad, cell, width in zip(pads, row, widths, strict=True)) for row in rows]
-
-
-def count(name: str, value: float, least: int = 1) -> int:
-  """Return the value as an integer; raise OptionError unless it is an integer >= `least`."""
-  if not value >= least or value % 1:
-    raise OptionError(name, f"an integer >= {least}", f"{value:g}")
-  return int(value)
-
-
-def amount(name: str, value: float) -> float:
-  """Return the value; raise OptionError unless it is finite and >= 0."""
-  if not 0 <= value < math.inf:
-    raise OptionError(name, "finite and >= 0", f"{value:g}")
-  return value
-
-
-def positive(name: str, value: float) -> float:
-  """Return the value; raise OptionError unless it is finite and > 0."""
-  if not 0 < value < math.inf:
-    raise OptionError(name, "finite and > 0", f"{value:g}")
-  return value
-
-
-def share(name: str, value: float) -> float:
-  """Return the value; raise OptionError unless it is in [0, 1]."""
-  if not 0 <= value <= 1:
-    raise OptionError(name, "in [0, 1]", f"{value:g}")
-  return value
 
 
 def choice(name: str, value: str, known: Iterable[str], advice: str = "") -> str:

@@ -6,7 +6,7 @@ inside a node of eight workers count as one hop over NVLink. As in their code, t
 a hop has no latency. Pooling and dropout, which layer tables do not contain, are omitted.
 """
 
-from ddl.perf import bounds, cluster_file, neural_networks, units
+from ddl.perf import bounds, cluster_file, neural_networks
 from ddl.perf.collectives import all_reduce
 from ddl.perf.device import Device
 from ddl.perf.layers import Layer, Table, params_bytes, pass_bytes
@@ -58,8 +58,8 @@ def tree_seconds(nbytes: float, workers: int, bandwidth: float) -> float:
 
   2 (ceil(log2 n) - 3) L + 2 * 0.029 L for n > 8; 2 ceil(log2 n) * 0.029 L for n <= 8.
   """
-  levels = (units.count("number of workers", workers) - 1).bit_length()
-  hop = nbytes / units.positive("bandwidth", bandwidth)
+  levels = (workers - 1).bit_length()
+  hop = nbytes / bandwidth
   between = max(0, levels - LEVELS_INSIDE)
   return 2 * (between * hop + (1 if between else levels) * NVLINK_HOP * hop)
 

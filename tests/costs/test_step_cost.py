@@ -122,11 +122,6 @@ def test_leaves_follow_the_forward_pass():
   assert [leaf.share for leaf in kernels] == pytest.approx(sizes / sizes.sum())
 
 
-def test_an_empty_batch_is_rejected():
-  with pytest.raises(ValueError, match=r"number of examples must be .*got 0"):
-    compiled_step(experiment("linear"), 0)
-
-
 def test_the_step_of_one_worker_is_that_of_the_algorithm_for_all_workers():
   """The FLOP include the mean over groups of two workers."""
   grouped, single = (compiled_step(experiment("linear", name), 8) for name in ("hierarchical_sgd", "independent"))

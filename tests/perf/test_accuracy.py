@@ -49,8 +49,6 @@ def test_break_even_by_hand():
 def test_no_break_even_if_one_is_always_faster_or_never_reaches_the_target():
   assert bounds.break_even(lambda b: 1 / b, lambda b: 2 / b, 1.0, 1e9) is None
   assert bounds.break_even(lambda b: math.nan, lambda b: 2 / b, 1.0, 1e9) is None
-  with pytest.raises(ValueError, match="positive, finite and ascending"):
-    bounds.break_even(lambda b: b, lambda b: b, 0.0, 1.0)
 
 
 def test_the_first_algorithm_that_overtakes_the_fastest():
@@ -67,9 +65,6 @@ def test_the_first_algorithm_that_overtakes_the_fastest():
     name, result = bounds.overtaken(times, start, end)
     assert (name, result) == (other, pytest.approx(at, rel=2e-3))
   assert bounds.overtaken(times, 1e9, 1e15) is None and bounds.overtaken(times, 1e5, 1e3) is None
-  for start, end in ((0.0, 1e9), (1e9, math.inf)):
-    with pytest.raises(ValueError, match="bandwidth"):
-      bounds.overtaken(times, start, end)
 
 
 def test_two_crossings_are_found_from_both_sides():

@@ -1,7 +1,5 @@
 """Costs of collectives: against simulated rounds of messages, against bounds, and as functions."""
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -285,22 +283,3 @@ def test_fast_links_inside_nodes_make_an_all_reduce_faster():
   slow, fast = LinkModel(1e-6, 1e9), LinkModel(1e-6, 3e11)
   flat = collectives.all_reduce(1e9, 64, NetworkModel(slow))
   assert flat > 1.1 * collectives.all_reduce(1e9, 64, NetworkModel(slow, fast, per_node=8))
-
-
-def test_invalid_arguments_are_rejected_in_one_line():
-  for call, text in (
-    (lambda: ALL_REDUCE["ring"](1.0, 0, LINK), "workers must be .*got 0"),
-    (lambda: ALL_REDUCE["tree"](1.0, 2.5, LINK), "workers must be .*got 2.5"),
-    (lambda: ALL_REDUCE["tree"](1.0, math.nan, LINK), "workers must be .*got nan"),
-    (lambda: ALL_REDUCE["butterfly"](-1.0, 2, LINK), "bytes of a message must be .*got -1"),
-    (lambda: ALL_REDUCE["halving_doubling"](math.nan, 2, LINK), "bytes of a message must be .*got nan"),
-    (lambda: REDUCE["tree"](1.0, 2, LinkModel(0.0, 0.0)), "bandwidth"),
-    (lambda: REDUCE_SCATTER["ring"](1.0, 2, LinkModel(-1.0, 1.0)), "latency"),
-    (lambda: collectives.lower_bound(1.0, 2, LinkModel(0.0, 1.0, 2.0)), "duplex"),
-    (lambda: collectives.all_reduce(1.0, 2, NetworkModel(LINK), "rung"), "one of ring, .*best.*, got 'rung'"),
-    (lambda: collectives.one_way("gather", 1.0, 2, NODES), "one of reduce_scatter.*, got 'gather'"),
-    (lambda: collectives.all_reduce(1.0, 2, NODES._replace(per_node=0)), "workers per node must be .*got 0"),
-  ):
-    with pytest.raises(ValueError, match=text) as error:
-      call()
-    assert "\n" not in str(error.value)

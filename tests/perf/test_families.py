@@ -38,8 +38,6 @@ NODES = cluster(NetworkModel(SLOW, FAST, 4))
 
 def test_message_bytes_include_the_scales():
   assert [families.message_bytes(4e6, name) for name in ("float32", "bfloat16")] == [4e6, 2e6]
-  with pytest.raises(ValueError, match=r"gradients must be one of float32, bfloat16.*got 'int3'"):
-    families.message_bytes(1.0, "int3")
   sent = pattern_of(int8.int8(sync_sgd(SGD), block=families.BLOCK), vector(4e6), 8).local
   gathered = next(op.nbytes for op in sent if op.kind == "all_gather")
   assert families.message_bytes(4e6, "int8") == pytest.approx(gathered, rel=2e-3)  # the last block is padded
@@ -100,8 +98,6 @@ def test_full_sharding_by_hand(width):
   sequential = families.sharded_seconds(JOB, slow_cluster._replace(overlap=False), 8, 1.0, 8)
   assert sequential == pytest.approx(1 + 4 * gather + 2 * scatter)
   assert families.sharded_seconds(JOB, slow_cluster, 1, 1.0, 1) == 1.0
-  with pytest.raises(ValueError, match=r"shards must be a divisor of the number of workers .8., got 3"):
-    families.sharded_seconds(JOB, slow_cluster, 8, 1.0, 3)
 
 
 def test_hybrid_sharding_reduces_traffic_between_nodes():

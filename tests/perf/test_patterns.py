@@ -1,7 +1,5 @@
 """Message patterns traced from algorithms: bytes, seconds and clocks against numbers by hand."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 import optax
@@ -69,8 +67,6 @@ def test_a_permute_costs_one_message_per_worker(duplex):
     1e-5 + 4 * both / 1e9, rel=1e-12
   )  # four messages share the node's link
   assert collectives.permute(N, 1, nodes) == 0
-  with pytest.raises(ValueError, match=r"bytes of a message must be .*got nan"):
-    collectives.permute(math.nan, P, nodes)
 
 
 @pytest.mark.parametrize("duplex", [0.0, 0.5])

@@ -1,7 +1,5 @@
 """Parameter servers: closed forms against the simulated queue, and their monotonicity."""
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -63,9 +61,6 @@ def test_latency_does_not_occupy_a_link(servers, crowd):
 def test_invalid_arguments_are_rejected_in_one_line():
   for call, key in (
     (lambda: server.visit_seconds(400.0, 400.0, HALF, servers=101), "servers must be at most 100.*got 101"),
-    (lambda: server.visit_seconds(400.0, 400.0, HALF, servers=0), "number of servers"),
-    (lambda: server.visit_seconds(math.inf, 1.0, HALF), "bytes"),
-    (lambda: server.served_seconds(4.0, 1, LinkModel(0.0, 0.0), NetworkModel(HALF)), "bandwidth"),
   ):
     with pytest.raises(ValueError, match=key) as error:
       call()
