@@ -99,7 +99,7 @@ def synchronous_seconds(
   if workers == 1:
     return micro * computing
   pattern = Pattern(local=(Op("all_reduce", message_bytes(job.params_bytes, name)),))
-  work, transport = scaling.work_of(job.step, job.params_bytes), scaling.Transport(overlap=cluster.overlap)
+  work, transport = job.work, scaling.Transport(overlap=cluster.overlap)
   last = scaling.seconds_of(scaling.Scenario(pattern, work, cluster, workers, part, transport))
   return (micro - 1) * computing + last + encode_seconds(job.params_bytes, name, cluster.device)
 
@@ -160,7 +160,7 @@ def shard_units(job: Job) -> list[float]:
   A unit has consecutive layers with at least UNIT bytes in total; the last unit may have fewer.
   """
   sizes, gathered = [], 0.0
-  for nbytes in scaling.work_of(job.step, job.params_bytes).nbytes:
+  for nbytes in job.work.nbytes:
     gathered += nbytes
     if gathered >= UNIT:
       sizes.append(gathered)

@@ -29,6 +29,7 @@ from ddl.perf.layers import (
   step_memory,
   training_memory,
 )  # fmt: skip
+from ddl.perf.scaling import StepWork, work_of
 from ddl.perf.units import bytes_text, percent
 
 MOST_SPLIT = 4096  # maximum number of devices over which parameter states are sharded
@@ -99,6 +100,11 @@ class Job(NamedTuple):
   def flop_per_example(self) -> float:
     """FLOP per example of a training step."""
     return sum(part.flop for part in step_parts(self.step))
+
+  @property
+  def work(self) -> StepWork:
+    """The work of a step, by layers."""
+    return work_of(self.step, self.params_bytes)
 
 
 class PlacedJob(NamedTuple):

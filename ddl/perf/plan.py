@@ -239,7 +239,7 @@ def _configured_speed(
   job: Job, cluster: Cluster, settings: FamilySettings, name: str, recorded: scaling.Recorded
 ) -> Speed:
   """Predict the speed of an algorithm from its messages with the model of `scaling`."""
-  work = scaling.work_of(job.step, job.params_bytes)._replace(micro=settings.micro)
+  work = job.work._replace(micro=settings.micro)
   pattern = recorded(settings.workers) if settings.workers > 1 else Pattern()
   transport = scaling.Transport(settings.servers, cluster.overlap)
   run = scaling.Scenario(pattern, work, cluster, settings.workers, settings.examples, transport)

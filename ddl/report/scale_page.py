@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import altair as alt
 import pandas as pd
 
-from ddl.perf import scale_text, scaling, units
+from ddl.costs import scale
+from ddl.costs.scale import Curve
+from ddl.perf import scaling, units
 from ddl.perf.cluster import Cluster
-from ddl.perf.scale_text import Curve
 from ddl.perf.scaling import ScalingPoint, Scenario, StepWork
 from ddl.perf.timeline import Timeline
 from ddl.perf.units import seconds_text
@@ -112,7 +113,7 @@ def write(folder: Path, curves: Sequence[Curve], cluster: Cluster, work: StepWor
   steps = [picture(curve, work, cluster) for curve in curves]
   pictures = [*(picture_of(chart, curves) for chart in CHARTS), *filter(None, steps)]
   save_all(folder, pictures, ("svg", "pdf", "csv"))
-  variables = {"cluster": cluster, "curves": curves, "work": work, "text": scale_text, "units": units}
+  variables = {"cluster": cluster, "curves": curves, "work": work, "text": scale, "units": units}
   path = folder / "scale.html"
   path.write_text(page.template("scale.html").render(facts, pictures=pictures, **variables), encoding="utf-8")
   return path

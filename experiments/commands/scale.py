@@ -11,14 +11,14 @@ from absl import flags
 from ddl import files
 from ddl.algorithms import COLLECTIVE
 from ddl.costs import scale
+from ddl.costs.scale import Curve
 from ddl.errors import OptionError
 from ddl.models import MODELS
 from ddl.names import pluralize
-from ddl.perf import cluster_file, scale_text, scaling
+from ddl.perf import cluster_file, scaling
 from ddl.perf.cluster import Cluster
 from ddl.perf.layers import largest_batch
 from ddl.perf.placement import Job
-from ddl.perf.scale_text import Curve
 from ddl.perf.scaling import Transport
 from ddl.perf.units import columns
 from ddl.run.workdir import writable
@@ -89,7 +89,7 @@ def main(line: CommandLine) -> int:
 
   def curves(job: Job, cluster: Cluster) -> list[Curve]:
     return scale.curves(
-      scale.work_of(job), cluster, workers, settings, transport, batch=batch, weak=weak, jitter=JITTER.value,
+      job.work, cluster, workers, settings, transport, batch=batch, weak=weak, jitter=JITTER.value,
       largest=largest_batch(job.memory, cluster.device.usable),
     )  # fmt: skip
 
@@ -105,7 +105,7 @@ def main(line: CommandLine) -> int:
     share = batch if weak else max(1, batch // processes)
     measured = microbench.measure_steps(model, settings, workers=processes, single_batch=batch, full_batch=share)
     predicted = [curve._replace(measured=measured[name]) for name, curve in zip(settings, predicted, strict=True)]
-  head = scale_text.head(predicted)
+  head = scale.head(predicted)
   title = (
     f"{job.title} on {name}, {SCALING.value} scaling with {batch:,} examples per step{' and worker' if weak else ''}"
   )
@@ -113,23 +113,23 @@ def main(line: CommandLine) -> int:
   if job.states:
     print(f"model states: {job.states}")
   for curve in predicted:
-    print(f"\n{curve.algorithm}  {scale_text.setting(curve)}".rstrip())
-    print(*(f"  {row}" for row in columns([head, *scale_text.rows(curve, cluster.network, len(head))])), sep="\n")
-    print(f"  {scale_text.verdict(curve)}")
-    if rates := scale_text.reached(curve, cluster.network):
+    print(f"\n{curve.algorithm}  {scale.setting(curve)}".rstrip())
+    print(*(f"  {row}" for row in columns([head, *scale.rows(curve, cluster.network, len(head))])), sep="\n")
+    print(f"  {scale.verdict(curve)}")
+    if rates := scale.reached(curve, cluster.network):
       print(textwrap.fill(rates, 118, initial_indent="  ", subsequent_indent="  "))
   for shares, end, end_cluster in placed.ends:
     print(f"\nwith {shares}:")
     ends = curves(end, end_cluster)
-    print(*(f"  {curve.algorithm}: {scale_text.verdict(curve)}" for curve in ends), sep="\n")
+    print(*(f"  {curve.algorithm}: {scale.verdict(curve)}" for curve in ends), sep="\n")
   if not weak:
-    print(f"\n{scale_text.EFFICIENCY}")
+    print(f"\n{scale.EFFICIENCY}")
   if warning := cluster.network.untested(max(workers)):
     print(f"\n{warning}")
   from ddl.report import scale_page
 
   page = scale_page.write(
-    folder, predicted, cluster, scale.work_of(job), title=title, weak=weak, counted=counted, jitter=JITTER.value,
+    folder, predicted, cluster, job.work, title=title, weak=weak, counted=counted, jitter=JITTER.value,
     command=shlex.join(line.words),
   )  # fmt: skip
   print(f"\npage: {page}")

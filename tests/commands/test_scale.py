@@ -16,7 +16,7 @@ from ddl.config.catalog import keywords
 from ddl.costs import scale, step_cost
 from ddl.costs.step_cost import SIZES, synthetic
 from ddl.engine import traffic
-from ddl.perf import cluster_file, neural_networks, scale_text, scaling
+from ddl.perf import cluster_file, neural_networks, scaling
 from ddl.perf.cluster import NetworkModel
 from ddl.perf.cluster_file import named
 from ddl.perf.device import LayerWork
@@ -70,19 +70,19 @@ def test_every_algorithm_has_a_curve(name):
   transport = Transport(servers=2)
   result = scale.curves(work, named("cori_fdr"), [1, 4], {name: {}}, transport, batch=64, weak=True, jitter=0.0)
   assert result[0].points[0].efficiency == 1 and 0 < result[0].points[1].efficiency <= 1 + 1e-9
-  assert scale_text.verdict(result[0]).endswith(".")
+  assert scale.verdict(result[0]).endswith(".")
 
 
 @pytest.mark.parametrize("name", ["transformer:layers=2,width=256", "llama_1b:length=4096", "vit_b16", "lstm_large"])
 def test_a_layer_table_with_other_sizes_can_be_scaled(name):
   job = scale.scaled_job(name, 8, named("h100_ib400"))[0].job
-  assert job.table == neural_networks.table(name) and sum(scale.work_of(job).nbytes) == job.params_bytes
+  assert job.table == neural_networks.table(name) and sum(job.work.nbytes) == job.params_bytes
 
 
 def test_a_custom_algorithm_has_a_short_name(monkeypatch):
   monkeypatch.setattr(scale, "recorded", lambda *_: lambda _: SYNC)
   cluster = named("cori_fdr")
-  work = scale.work_of(scale.scaled_job("mlp", 64, cluster)[0].job)
+  work = scale.scaled_job("mlp", 64, cluster)[0].job.work
   settings = {"/a/folder/mine.py:SPEC": {}, "sync_sgd": {}}
   result = scale.curves(work, cluster, [1, 4], settings, Transport(), batch=64, weak=True, jitter=0.0)
   assert [curve.algorithm for curve in result] == ["mine", "sync_sgd"]
@@ -109,7 +109,7 @@ def test_periods_and_delays_default_to_the_algorithms():
 def test_a_model_of_ddl_has_the_flop_that_xla_counts():
   placed, reported = scale.scaled_job("mlp", 16, named("h100_ib400"))
   assert "no published step of dense networks" in placed.job.source  # the efficiency is that of this kind of network
-  work, title = scale.work_of(placed.job), placed.job.title
+  work, title = placed.job.work, placed.job.title
   products = 784 * 512 + 512 * 512 + 512 * 10
   assert sum(work.nbytes) == 4 * (products + 512 + 512 + 10)
   counted = 6 * products - 2 * 784 * 512  # without the gradient of the images
@@ -122,7 +122,7 @@ def test_a_model_of_ddl_has_the_flop_that_xla_counts():
 def test_points_that_exceed_memory_have_no_figures():
   cluster = named("dasgd_v100_10g")
   job = scale.scaled_job("vgg_a", 1, cluster)[0].job
-  work, room = scale.work_of(job), partial(largest_batch, job.memory)
+  work, room = job.work, partial(largest_batch, job.memory)
   result = {"sync_sgd": {}}, Transport()
   settings = {"batch": 4096, "weak": False, "jitter": 0.0}
   largest = room(cluster.device.memory)
@@ -130,12 +130,12 @@ def test_points_that_exceed_memory_have_no_figures():
   assert needed.total(largest) <= cluster.device.memory < needed.total(largest + 1)
   (curve,) = scale.curves(work, cluster, [8, 16, 32], *result, largest=largest, **settings)
   assert 4096 / 16 <= largest < 4096 / 8 and curve.possible == curve.points[1:]
-  rows = scale_text.rows(curve, cluster.network, len(scale_text.HEAD))
+  rows = scale.rows(curve, cluster.network, len(scale.HEAD))
   assert rows[0] == ("1", "8", "-", "-", "-", "-", "-", f"memory: {largest} of 512 examples fit")
   (roomy,) = scale.curves(work, cluster, [16, 32], *result, **settings)
-  assert rows[1:] == scale_text.rows(roomy, cluster.network, len(scale_text.HEAD))
+  assert rows[1:] == scale.rows(roomy, cluster.network, len(scale.HEAD))
   start = f"fits in memory from 16 workers (8 would have 512 examples each, of which {largest} fit in memory) and "
-  assert scale_text.verdict(curve) == start + scale_text.verdict(roomy)
+  assert scale.verdict(curve) == start + scale.verdict(roomy)
   shown = scale_page.picture_of(scale_page.CHARTS[0], [curve])
   assert "for 16 to 32 workers" in shown.alt
   with pytest.raises(ValueError, match=rf"batch must be at most {largest} \({largest} per worker fit .*\), got 4,096"):
@@ -170,10 +170,10 @@ def test_priority_of_first_layers_is_faster():
     )
     for order in ("fifo", "priority")
   }
-  assert [scale_text.setting(curves[order][0]) for order in curves] == [
+  assert [scale.setting(curves[order][0]) for order in curves] == [
     "messages first come, first served", "messages by priority: first layers first",
   ]  # fmt: skip
-  assert "messages" not in scale_text.setting(curves["priority"][1])
+  assert "messages" not in scale.setting(curves["priority"][1])
   (fifo, _), (priority, _) = curves["fifo"], curves["priority"]
   assert priority.points[1].seconds < 0.95 * fifo.points[1].seconds
   for name, overlap in (("local_sgd", True), ("sync_sgd", False)):
@@ -215,7 +215,7 @@ def curve_of(speedups):
     scaling.ScalingPoint(n, 8, 1.0, 8.0, speedup, speedup / n, 0.5, {"bandwidth": 0.5})
     for n, speedup in speedups.items()
   ]
-  return scale_text.Curve("sync_sgd", SYNC, Transport(), points)
+  return scale.Curve("sync_sgd", SYNC, Transport(), points)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def curve_of(speedups):
   ],
 )  # fmt: skip
 def test_verdict_of_a_curve(speedups, beginning):
-  verdict = scale_text.verdict(curve_of(speedups))
+  verdict = scale.verdict(curve_of(speedups))
   assert verdict.startswith(beginning) and (
     len(speedups) == 1 == max(speedups) or "50 % of a step: bandwidth" in verdict
   )
@@ -242,7 +242,7 @@ def test_verdict_of_a_curve(speedups, beginning):
 
 def test_only_server_algorithms_show_servers():
   def setting(name):
-    return scale_text.setting(scale_text.Curve(name, scale.recorded(name, 4e6)(4), Transport(servers=2), []))
+    return scale.setting(scale.Curve(name, scale.recorded(name, 4e6)(4), Transport(servers=2), []))
 
   names = {name for name in COLLECTIVE | SERVER if "2 servers" in setting(name)}
   assert names == set(SERVER) - {"gosgd", "pull_gossip", "push_gossip", "ad_psgd"}
@@ -256,8 +256,8 @@ def test_the_setting_shows_every_period_and_delay():
     (every(4), every(4, 0, 1), every(6)): "2 x period 4, delay 0, period 6, delay 0",
     (every(lambda k: min(k + 1, 9)),): "period 9, delay 0",
   }.items():
-    assert scale_text.setting(scale_text.Curve("own", Pattern(exchanges=exchanges), Transport(), [])) == reported
-  assert scale_text.setting(scale_text.Curve("own", Pattern(op), Transport(overlap=False), [])) == "no overlap"
+    assert scale.setting(scale.Curve("own", Pattern(exchanges=exchanges), Transport(), [])) == reported
+  assert scale.setting(scale.Curve("own", Pattern(op), Transport(overlap=False), [])) == "no overlap"
 
 
 def test_a_single_number_is_drawn_as_a_line_from_one_worker():
@@ -311,13 +311,13 @@ def test_the_command(tmp_path):
   ).end()  # fmt: skip
   assert done.code == 0, done.error
   placed, _ = scale.scaled_job("overfeat_fast", 1, named("aws_c4_8xlarge"))
-  work = scale.work_of(placed.job)
+  work = placed.job.work
   recorded = scale.recorded("sync_sgd", sum(work.nbytes))
   point = scaling.curve(recorded, work, placed.cluster, [16], batch=256)[0]
   row = next(line for line in done.out.splitlines() if re.match(r"\s+16 ", line))  # of the first algorithm
   assert row.split()[2] == f"{point.seconds:.4g}" and f"{100 * point.efficiency:.1f} %" in row
   assert row.endswith("bandwidth")
-  assert scale_text.EFFICIENCY in done.out
+  assert scale.EFFICIENCY in done.out
   assert {p.name for p in (tmp_path / "out").iterdir()} == {"scale.html", "figures"}
   names, kinds = ("speedup", "efficiency", "communication", "step_sync_sgd"), ("csv", "pdf", "svg")
   assert {p.name for p in (tmp_path / "out/figures").iterdir()} == {f"{n}.{kind}" for n in names for kind in kinds}
@@ -328,21 +328,19 @@ def test_the_command(tmp_path):
   for line in done.out.splitlines():
     if re.match(r"\s+\d", line):
       cells = re.split(r"\s{2,}", line.strip())
-      assert (
-        "".join(f'<td data-label="{h}">{c}</td>' for h, c in zip(scale_text.HEAD[1:], cells[1:], strict=True)) in text
-      )
+      assert "".join(f'<td data-label="{h}">{c}</td>' for h, c in zip(scale.HEAD[1:], cells[1:], strict=True)) in text
 
 
 def test_measured_seconds_are_shown_with_errors():
   work = scaling.work(neural_networks.table("lenet"))
   points = scaling.curve(lambda _: SYNC, work, named("cori_fdr"), [1, 2], batch=64)
   took = {1: points[0].seconds * 2, 2: points[1].seconds / 1.25}
-  curve = scale_text.Curve("sync_sgd", SYNC, Transport(), points, took)
-  head = scale_text.head([curve])
-  cells = [dict(zip(head, row, strict=True)) for row in scale_text.rows(curve, named("cori_fdr").network, len(head))]
+  curve = scale.Curve("sync_sgd", SYNC, Transport(), points, took)
+  head = scale.head([curve])
+  cells = [dict(zip(head, row, strict=True)) for row in scale.rows(curve, named("cori_fdr").network, len(head))]
   assert [c["measured s/step"] for c in cells] == [f"{took[1]:.4g}", f"{took[2]:.4g}"]
   assert [c["error"] for c in cells] == ["-50.0 %", "+25.0 %"]
-  assert scale_text.head([curve._replace(measured={})]) == scale_text.HEAD
+  assert scale.head([curve._replace(measured={})]) == scale.HEAD
   speedup, efficiency, waiting = (scale_page.measured_points(chart, curve) for chart in scale_page.CHARTS)
   assert speedup == [(1, pytest.approx(1)), (2, pytest.approx(points[1].speedup * 2 * 1.25))]
   assert efficiency[1][1] == pytest.approx(speedup[1][1] / 2) and waiting == []
@@ -423,6 +421,6 @@ def test_numbers_of_workers_that_cannot_shard_the_states_are_dropped():
   assert scale.large_enough([1, 4, 8, 16], job) == [8, 16]
   with pytest.raises(ValueError, match=r"workers must be at least 8 to hold .*, got 4"):
     scale.large_enough([1, 4], job)
-  assert sum(scale.work_of(job).nbytes) == pytest.approx(4 * 6_738_415_616)
+  assert sum(job.work.nbytes) == pytest.approx(4 * 6_738_415_616)
   assert largest_batch(job.memory, 80e9) == 3 and "4,096 tokens" in job.title
-  assert len(scale.work_of(job).nbytes) <= 200
+  assert len(job.work.nbytes) <= 200

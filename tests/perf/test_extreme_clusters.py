@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddl.comparison import predict
+from ddl.costs import scale
 from ddl.costs.cluster_clock import pattern_of, vector
-from ddl.perf import cluster_file, plan, plan_text, scale_text, scaling
+from ddl.perf import cluster_file, plan, plan_text, scaling
 from ddl.perf.cluster import NCCL, Cluster, LinkModel, NetworkModel, Uplink
 from ddl.perf.device import Device, Efficiency, LayerWork
 from ddl.perf.patterns import ExchangePattern, Op, Pattern, Visits
@@ -109,7 +110,7 @@ def test_curves_are_finite(cluster, pattern, jitter, weak, bucket):
     transport=Transport(bucket=bucket),
   )  # fmt: skip
   assert finite([list(point) for point in points])
-  assert all(point.limit in (*scaling.LOSSES, "nothing") for point in points) and scale_text.EFFICIENCY
+  assert all(point.limit in (*scaling.LOSSES, "nothing") for point in points) and scale.EFFICIENCY
 
 
 @settings(max_examples=4)

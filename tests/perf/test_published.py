@@ -5,7 +5,7 @@ import re
 import pytest
 
 from ddl.costs import scale
-from ddl.perf import neural_networks, scale_text, scaling
+from ddl.perf import neural_networks, scaling
 from ddl.perf.cluster_file import named
 from ddl.perf.scaling import ONE_NODE, SEVERAL_NODES, Transport, expected_rates, rate_interval
 
@@ -31,7 +31,7 @@ def test_only_overlapped_synchronous_sgd_has_an_interval():
   settings = {"batch": 64, "weak": True, "jitter": 0.0}
   for name, overlap in (("sync_sgd", True), ("sync_sgd", False), ("local_sgd", True), ("dasgd", True)):
     (curve,) = scale.curves(work, cluster, [8, 16], {name: {}}, Transport(overlap=overlap), **settings)
-    text = scale_text.reached(curve, cluster.network)
+    text = scale.reached(curve, cluster.network)
     assert bool(text) == (name == "sync_sgd" and overlap)
     if text:
       (plain,) = scale.curves(work, cluster, [8, 16], {name: {}}, Transport(overlap=False), **settings)

@@ -10,8 +10,9 @@ from scipy import integrate, stats
 
 from ddl.algorithms import COLLECTIVE, SERVER
 from ddl.config.catalog import keywords
+from ddl.costs import scale
 from ddl.costs.scale import recorded
-from ddl.perf import bounds, collectives, neural_networks, scale_text, scaling
+from ddl.perf import bounds, collectives, neural_networks, scaling
 from ddl.perf.bounds import round_seconds
 from ddl.perf.cluster import Cluster, LinkModel, NetworkModel
 from ddl.perf.cluster_file import built_in, named
@@ -345,7 +346,7 @@ def test_an_outer_step_overlaps_the_last_backward_pass_before_it(bandwidth):
 )
 def test_the_output_names_overlapped_outer_steps(name, outer, shown):
   pattern = recorded(name, 4e6)(8)
-  text = scale_text.setting(scale_text.Curve(name, pattern, Transport(outer=outer), []))
+  text = scale.setting(scale.Curve(name, pattern, Transport(outer=outer), []))
   assert ("during the last backward pass" in text) == shown
 
 
