@@ -51,14 +51,6 @@ def smallest_period(message: float, step: float, *, share: float, delay: int = 0
   return max(1, delay, math.ceil(exposed * (1 - share) / (share * step) * ROUNDING))
 
 
-def smallest_queued_period(served: float, step: float, *, share: float) -> int:
-  """Return the smallest period with which at most `share` of a round is spent waiting in the servers' queue.
-
-  tau >= (1 - share) T_served / T_step, where the servers are busy for T_served with one visit from every worker.
-  """
-  return max(1, math.ceil(served * (1 - share) / step * ROUNDING))
-
-
 def efficiency(workers: float, overhead: float) -> float:
   """Return the efficiency (1 + R_O) / (1 + G R_O): the speed-up (T_C + T_O) / (T_C / G + T_O) divided by G."""
   return (1 + overhead) / (1 + workers * overhead)

@@ -33,7 +33,7 @@ from functools import cache
 from typing import NamedTuple
 
 from ddl.names import pluralize
-from ddl.perf import collectives, patterns, scaling, server
+from ddl.perf import collectives, patterns, scaling
 from ddl.perf.bounds import round_seconds, smallest_delay, smallest_period
 from ddl.perf.cluster import Cluster, NetworkModel
 from ddl.perf.device import Device, step_seconds
@@ -264,12 +264,9 @@ class FamilySettings(NamedTuple):
   examples: int  # of a worker's step
   step: float  # seconds of a worker's step without any exchange
   workers: int
-  servers: int
   delay: int  # of DaSGD
   period: int  # of DaSGD
   local_period: int  # of local SGD, without a delay
-  easgd_period: int  # of EASGD, with a delay of one step
-  server_period: int  # of asynchronous EASGD, with a delay of one step
   micro: int = 1  # microbatches of a step
   shards: int = 1  # least number of workers that can hold one copy of the parameters together
   gradients: str = "float32"  # number format in which gradients are sent
@@ -408,34 +405,12 @@ def inside_seconds(job: Job, partition: Islands, settings: FamilySettings) -> fl
   return synchronous_seconds(job, partition.inside, partition.members, s.examples, s.gradients, s.micro)
 
 
-def averaging(settings: FamilySettings, cluster: Cluster) -> tuple[Speed, ...]:
-  """Predict the speeds of local SGD, DaSGD, EASGD, async_sgd and async_easgd by closed forms.
-
-  Messages are in float32.
-  """
-  s = settings
+def averaging(settings: FamilySettings, cluster: Cluster) -> list[Speed]:
+  """Predict the speeds of local SGD and DaSGD by closed forms. Messages are in float32."""
+  s, speeds = settings, list[Speed]()
   average = collectives.all_reduce(s.params_bytes, s.workers, cluster.network)
-
-  def collective(name: str, period: int, delay: int) -> Speed:
+  for name, period, delay in (("local_sgd", s.local_period, 0), ("dasgd", s.period, s.delay)):
     hidden = delay if cluster.overlap else 0
     seconds = round_seconds(step=s.step, message=average, period=period, delay=hidden) / period
-    return speed(s, name, f"period {period}, delay {delay}", seconds, max(period, delay))
-
-  visit = served = 0.0
-  if s.workers > 1:  # a single worker sends nothing
-    link = cluster.server_link(s.workers)
-    visit = server.visit_seconds(s.params_bytes, s.params_bytes, link, s.servers)
-    served = server.served_seconds(s.params_bytes, s.workers, link, cluster.network, s.servers)
-
-  def asynchronous(name: str, period: int, delay: int) -> Speed:
-    hidden = delay if cluster.overlap else 0
-    seconds = max(round_seconds(step=s.step, message=visit, period=period, delay=hidden), served) / period
-    return speed(s, name, f"{s.servers} server{'s' * (s.servers > 1)}, period {period}", seconds, period)
-
-  return (
-    collective("local_sgd", s.local_period, 0),
-    collective("dasgd", s.period, s.delay),
-    collective("easgd", s.easgd_period, 1),
-    asynchronous("async_sgd", 1, 0),
-    asynchronous("async_easgd", s.server_period, 1),
-  )
+    speeds.append(speed(s, name, f"period {period}, delay {delay}", seconds, max(period, delay)))
+  return speeds

@@ -1,6 +1,6 @@
-"""Plan a job on a cluster: choose examples, workers, servers, delay and period, with reasons and limits.
+"""Plan a job on a cluster: choose examples, workers, delay and period, with reasons and limits.
 
-The planner follows Zou et al. 2017, arXiv 1709.06622 (memory and convolutions, lemmas on workers and servers), and the
+The planner follows Zou et al. 2017, arXiv 1709.06622 (memory and convolutions, lemma on workers), and the
 hiding condition of DaSGD, arXiv 2006.00441. The choice of examples per worker also takes the exchange into account.
 
 The planner recommends synchronous SGD if it is not much slower than the fastest algorithm. Otherwise, it recommends the
@@ -51,7 +51,6 @@ class PlanRequest(NamedTuple):
 
   batch: int = 0
   workers: int = 0
-  servers: int = 0
   efficiency: float = 0.8  # least efficiency of the workers
   exposed: float = 0.05  # largest share of a round spent waiting
   origin: str = "as requested"  # description of where `batch` comes from
@@ -204,19 +203,18 @@ def plan(
 def _settings(
   job: Job, cluster: Cluster, request: PlanRequest, size: BatchSize, step: float, workers: int, shards: int
 ) -> tuple[FamilySettings, list[PlanRow]]:
-  """Return the settings (servers, delay, periods) for a batch, and the plan's rows about them."""
+  """Return the settings (delay, periods) for a batch, and the plan's rows about them."""
   share, network = request.exposed, cluster.network
-  visit, served, servers, serving = plan_rows.choose_servers(job, cluster, workers, step, requested=request.servers)
   message = collectives.all_reduce(job.params_bytes, workers, network)
-  delay, periods, waits = plan_rows.choose_periods(message, visit, served, step, share=share, overlap=cluster.overlap)
+  delay, periods, waits = plan_rows.choose_periods(message, step, share=share, overlap=cluster.overlap)
   settings = FamilySettings(
-    job.params_bytes, size.examples, step, workers, servers, delay, *periods,
+    job.params_bytes, size.examples, step, workers, delay, *periods,
     micro=size.micro, shards=shards, gradients=request.gradients,
   )  # fmt: skip
   if workers == 1:
-    return settings, [PlanRow("exchange", "none", "a single worker exchanges nothing", "no servers, delay or periods")]
+    return settings, [PlanRow("exchange", "none", "a single worker exchanges nothing", "no delay or periods")]
   rows = [plan_rows.all_reduce(families.message_bytes(job.params_bytes, request.gradients), workers, network)]
-  return settings, [*rows, *([serving, *waits] if shards == 1 else [])]
+  return settings, [*rows, *(waits if shards == 1 else [])]
 
 
 def _shards(job: Job, cluster: Cluster, workers: int) -> int:
@@ -241,7 +239,7 @@ def _configured_speed(
   """Predict the speed of an algorithm from its messages with the model of `scaling`."""
   work = job.work._replace(micro=settings.micro)
   pattern = recorded(settings.workers) if settings.workers > 1 else Pattern()
-  transport = scaling.Transport(settings.servers, cluster.overlap)
+  transport = scaling.Transport(overlap=cluster.overlap)
   run = scaling.Scenario(pattern, work, cluster, settings.workers, settings.examples, transport)
   return families.speed(settings, name, "as configured", scaling.seconds_of(run))
 

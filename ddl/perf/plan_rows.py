@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ddl.errors import OptionError
 from ddl.names import pluralize
-from ddl.perf import bounds, collectives, server
+from ddl.perf import bounds, collectives
 from ddl.perf.batch_size import ENOUGH, ConvolutionProgram, TriedSizes, convolution_program
 from ddl.perf.cluster import Cluster, NetworkModel
 from ddl.perf.device import Device, fixed_seconds, part_terms, step_parts, step_seconds
@@ -244,19 +244,16 @@ def all_reduce(nbytes: float, workers: int, network: NetworkModel) -> PlanRow:
 
 
 def choose_periods(
-  message: float, visit: float, served: float, step: float, *, share: float, overlap: bool
-) -> tuple[int, tuple[int, int, int, int], list[PlanRow]]:
-  """Return DaSGD's delay; the periods of DaSGD, local SGD, EASGD and asynchronous EASGD; and their plan rows.
+  message: float, step: float, *, share: float, overlap: bool
+) -> tuple[int, tuple[int, int], list[PlanRow]]:
+  """Return DaSGD's delay, the periods of DaSGD and of local SGD, and their plan rows.
 
   Args:
     message: seconds of an all-reduce.
-    visit: seconds of a worker's visit to the servers.
-    served: seconds for which the servers are busy with one visit from every worker.
     step: seconds of a step.
     share: largest share of a round spent waiting.
     overlap: whether exchanges overlap computation.
   """
-  hidden = int(overlap)  # steps that overlap the exchange of an algorithm with a delay of 1
   delay, why = 0, f"an exchange of {seconds_text(message)} does not overlap computation on this cluster"
   limit = "a delay would hide nothing"
   if overlap:
@@ -265,19 +262,7 @@ def choose_periods(
     limit = "the exchange" if delay else "nothing: there is no exchange"
   rows = [PlanRow("delay (DaSGD)", str(delay), why, limit)]
   dasgd = _period("DaSGD", delay, message, step, share, rows)
-  local = _period("local SGD", 0, message, step, share, rows)
-  easgd = _period("EASGD", hidden, message, step, share, rows)
-  served_by = _period("asynchronous EASGD", hidden, visit, step, share, rows)
-  queued = bounds.smallest_queued_period(served, step, share=share)
-  if queued > served_by:
-    served_by = queued
-    why = (
-      f"the servers are busy for {seconds_text(served)} with the visits of all workers; for tau steps to be a share "
-      f"1 - s = {percent(1 - share)} of a worker round, tau >= (1 - s) {seconds_text(served)} / T_step = "
-      f"{served * (1 - share) / step:.4g}"
-    )
-    rows[-1] = PlanRow(rows[-1].quantity, str(queued), why, "the servers' queue" + _too_slow(queued))
-  return delay, (dasgd, local, easgd, served_by), rows
+  return delay, (dasgd, _period("local SGD", 0, message, step, share, rows)), rows
 
 
 def _period(name: str, delay: int, message: float, step: float, share: float, rows: list[PlanRow]) -> int:
@@ -290,49 +275,7 @@ def _period(name: str, delay: int, message: float, step: float, share: float, ro
   )
   if not exposed:
     why, limit = f"max(1, d) = {period}: a delay of {delay} hides the exchange", "the delay"
-  rows.append(PlanRow(f"period ({name})", str(period), why, limit + _too_slow(period)))
+  if period > LONG:
+    limit += f"; longer than DiLoCo's {LONG} steps (arXiv 2311.08105): the network is too slow for this job"
+  rows.append(PlanRow(f"period ({name})", str(period), why, limit))
   return period
-
-
-def _too_slow(period: int) -> str:
-  if period <= LONG:
-    return ""
-  return f"; longer than DiLoCo's {LONG} steps (arXiv 2311.08105): the network is too slow for this job"
-
-
-def choose_servers(
-  job: Job, cluster: Cluster, workers: int, step: float, *, requested: int
-) -> tuple[float, float, int, PlanRow]:
-  """Choose the number of servers; return (seconds of a visit, seconds of all workers' visits, servers, plan row).
-
-  requested: the number of servers; 0: the smallest number with which a round of async_sgd takes at most 1 % longer than
-  with any other number. Raises OptionError if there are more servers than parameters.
-  """
-  link, size = cluster.server_link(workers), job.params_bytes
-  needed = bounds.servers_for(size, workers, link.bandwidth, step, link.duplex)
-
-  def served(servers: int) -> float:
-    return server.served_seconds(size, workers, link, cluster.network, servers)
-
-  def rounds(servers: int) -> float:  # seconds; unlike the lemma, including latency and the worker's link
-    return max(step + server.visit_seconds(size, size, link, servers), served(servers))
-
-  candidates = doubled(max(1, min(needed, int(size) // 4)))
-  best = min(map(rounds, candidates))
-  servers = requested or next(s for s in candidates if rounds(s) <= 1.01 * best)
-  visit = server.visit_seconds(size, size, link, servers)  # ValueError for more servers than parameters
-  factor = f"{2 - link.duplex:g}"
-  why = (
-    f"lemma: N_ps >= {factor} S_p N_w / (B_ps T_C) = {factor} * {bytes_text(size)} * {workers} / "
-    f"({bytes_text(link.bandwidth)}/s * {seconds_text(step)}), so {needed}; with {servers} servers, a worker round of "
-    f"one step (async_sgd) takes {seconds_text(rounds(servers))}"
-  )
-  limit = "as requested" if requested else "more would not make async_sgd faster"
-  if rounds(servers) > 1.01 * best:
-    limit += "; the servers' links"
-  if server.node_seconds(size, size, workers, cluster.network) >= 0.99 * rounds(servers):
-    limit += f"; the {cluster.network.per_node} workers of a node share its link"
-  if visit > step:
-    limit += f": a worker's messages take {seconds_text(visit)}, a step {seconds_text(step)}"
-  row = PlanRow("servers", str(servers), why, limit)
-  return (visit, served(servers), servers, row) if workers > 1 else (0.0, 0.0, servers, row)

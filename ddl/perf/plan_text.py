@@ -128,7 +128,7 @@ def text(
     result: the plan.
     arguments: the config's flags; "": unknown.
     sends: a sentence about the messages of the config's algorithm.
-    ends: description of the device's efficiency -> plan with the batch, workers and servers of `result`, for both ends
+    ends: description of the device's efficiency -> plan with the batch and workers of `result`, for both ends
       of an efficiency range.
     largest: the plan with all workers of the cluster, if `result` has fewer.
     amount: length of the training.

@@ -51,15 +51,6 @@ def node_seconds(up: float, down: float, workers: int, network: NetworkModel, pe
   return m * outside * network.outgoing_link(workers, all_nodes=True).busy_seconds(out, back)
 
 
-def served_seconds(nbytes: float, workers: int, link: LinkModel, network: NetworkModel, servers: int = 1) -> float:
-  """Return the seconds for which links are busy with one visit from every worker: a lower bound for a worker round.
-
-  It is the larger of two times: p (n G / S) (2 - duplex) on the servers' links, or `node_seconds` on a node's link.
-  """
-  busy = link.busy_seconds(nbytes, nbytes)
-  return max(workers * busy / servers, node_seconds(nbytes, nbytes, workers, network))
-
-
 def check_servers(servers: int, nbytes: float) -> None:
   """Raise OptionError if there are more servers than float32 values in `nbytes`."""
   most = max(1, int(nbytes) // FLOAT)

@@ -124,10 +124,6 @@ workers = partial(
   "plan: number of workers; default: from the config, or recommended. scale: numbers of workers, such as 1,2,...,8, "
   "instead of --nodes",
 )  # fmt: skip
-servers = partial(
-  _flag, flags.DEFINE_integer, "servers", None, "parameter servers (default: recommended by plan; 1 in scale)",
-  lower_bound=1, upper_bound=65_536,
-)  # fmt: skip
 algorithms = partial(
   _flag, flags.DEFINE_list, "algorithms", None,
   "comma-separated names; default: sync_sgd,local_sgd,dasgd (scale); all (netbench); those of "

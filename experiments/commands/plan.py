@@ -1,4 +1,4 @@
-"""`python run.py plan`: recommend batch, workers, servers, delay and period for a job on a cluster, with reasons."""
+"""`python run.py plan`: recommend batch, workers, delay and period for a job on a cluster, with reasons."""
 
 import json
 from collections.abc import Mapping
@@ -52,7 +52,6 @@ shared_flags.cluster()
 MODEL = shared_flags.model()
 BATCH = shared_flags.batch()
 WORKERS = shared_flags.workers()
-SERVERS = shared_flags.servers()
 EFFICIENCY = flags.DEFINE_float("efficiency", 0.8, "minimum scaling efficiency of the recommended number of workers")
 EXPOSED = flags.DEFINE_float("exposed", 0.05, "maximum share of a round spent waiting for an exchange")
 GRADIENTS = flags.DEFINE_enum("gradients", "float32", list(FORMATS), "number format in which gradients are sent")
@@ -80,9 +79,7 @@ def main(line: CommandLine) -> int:
   if BATCH.value and batch % micro:
     raise OptionError("batch", f"a multiple of config.microbatches ({micro})", batch)
   noise = read(RUN.value) if RUN.value else 0.0
-  request = PlanRequest(
-    batch, workers, SERVERS.value or 0, EFFICIENCY.value, EXPOSED.value, origin, GRADIENTS.value, noise, micro
-  )
+  request = PlanRequest(batch, workers, EFFICIENCY.value, EXPOSED.value, origin, GRADIENTS.value, noise, micro)
   configured = None
   if config is None:
     placed = table_job(MODEL.value, cluster, workers)
@@ -95,9 +92,7 @@ def main(line: CommandLine) -> int:
   result = plan(job, cluster, request, overhead, configured)
   settings = result.settings
   sends = _sends(*configured, settings.workers) if configured else ""
-  same = request._replace(
-    batch=settings.examples, micro=settings.micro, workers=settings.workers, servers=settings.servers
-  )
+  same = request._replace(batch=settings.examples, micro=settings.micro, workers=settings.workers)
   ends = {shares: plan(end, end_cluster, same) for shares, end, end_cluster in placed.ends}
   largest = None
   if not workers and cluster.workers and cluster.workers > settings.workers:

@@ -50,7 +50,7 @@ DELAY = flags.DEFINE_integer(
   lower_bound=0,
   upper_bound=MAX_WORKERS,
 )
-SERVERS = shared_flags.servers()
+SERVERS = flags.DEFINE_integer("servers", 1, "parameter servers", lower_bound=1, upper_bound=65_536)
 JITTER = flags.DEFINE_float(
   "jitter", 0.0, "coefficient of variation of step times", lower_bound=0.0, upper_bound=scaling.MOST_JITTER
 )
@@ -85,7 +85,7 @@ def main(line: CommandLine) -> int:
   names = list(dict.fromkeys(_algorithms()))
   settings = scale.settings(names, period=PERIOD.value, delay=DELAY.value)
   overlap = OVERLAP.value == "on" and cluster.overlap
-  transport = Transport(SERVERS.value or 1, overlap, 1e6 * BUCKET.value, ORDER.value, OUTER.value)
+  transport = Transport(SERVERS.value, overlap, 1e6 * BUCKET.value, ORDER.value, OUTER.value)
 
   def curves(job: Job, cluster: Cluster) -> list[Curve]:
     return scale.curves(

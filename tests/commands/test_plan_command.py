@@ -283,10 +283,10 @@ def test_config_with_a_custom_algorithm(planned, tmp_path):
   file = tmp_path / "custom.py"
   file.write_text(CUSTOM)
   out, record = planned(
-    DIGITS, "--cluster=aws_c4_8xlarge", "--config.workers=3", "--batch=24", "--servers=2",
+    DIGITS, "--cluster=aws_c4_8xlarge", "--config.workers=3", "--batch=24",
     f"--config.algorithm.name={file}:slow_mean",
   )  # fmt: skip
-  assert (record["examples"], record["settings"]["workers"], record["settings"]["servers"]) == (24, 3, 2)
+  assert (record["examples"], record["settings"]["workers"]) == (24, 3)
   speed = record["speeds"][-1]
   assert (speed["algorithm"], speed["setting"]) == ("slow_mean", "as configured")
   assert speed["seconds"] >= record["settings"]["step"]

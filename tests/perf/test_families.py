@@ -135,7 +135,7 @@ def test_averages_between_islands_by_hand():
   partition = families.islands(NODES, 8)
   assert partition.message_seconds(N) == pytest.approx(0.4)  # 2 nodes: half of the bytes, twice
   assert families.averaged(0.1, 0.4, 10) == pytest.approx(0.14)
-  settings = families.FamilySettings(N, 1000, 0.2, 8, 1, 1, 1, 1, 1, 1)
+  settings = families.FamilySettings(N, 1000, 0.2, 8, 1, 1, 1)
   inside = families.inside_seconds(JOB, partition, settings)
   assert (
     inside
@@ -172,12 +172,12 @@ def test_streaming_diloco_equals_the_event_model(step):
 
 
 def test_every_family_is_predicted_once():
-  settings = families.FamilySettings(N, 64, 1.0, 8, 1, 1, 1, 9, 1, 9)
+  settings = families.FamilySettings(N, 64, 1.0, 8, 1, 1, 9)
   result = families.families(JOB, NODES, settings, 0.05)
   names = [(speed.algorithm, speed.setting) for speed in result]
   assert len(set(names)) == len(names)
   assert {name for name, _ in names} == {
-    "sync_sgd", "fsdp", "hybrid_fsdp", "local_sgd", "dasgd", "easgd", "async_sgd", "async_easgd", "hierarchical_sgd",
+    "sync_sgd", "fsdp", "hybrid_fsdp", "local_sgd", "dasgd", "hierarchical_sgd",
     "diloco", "streaming_diloco",
   }  # fmt: skip
   sharded = families.families(JOB, NODES, settings._replace(shards=4), 0.05)  # too large for one worker

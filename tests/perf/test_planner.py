@@ -173,7 +173,7 @@ def test_the_step_row_by_hand():
   assert row.limit == f"memory bandwidth in 1 of 2 parts, {100 * moving[1] / advice.settings.step:.3g} % of the step"
 
 
-# ---- workers, servers, delay, period
+# ---- workers, delay, period
 
 
 @settings(max_examples=30)
@@ -186,13 +186,12 @@ def test_settings_of_a_plan_keep_the_requested_shares(bandwidth, latency, worker
   message = collectives.all_reduce(PLAIN.params_bytes, s.workers, slow_cluster.network)
   assert s.step == step
   assert s.delay * step >= message * (1 - 1e-9) and (s.delay - 1) * step < message
-  assert s.period >= s.delay and s.local_period >= s.easgd_period >= 1
+  assert s.period >= s.delay and s.local_period >= 1
   speed = {x.algorithm: x for x in reversed(advice.speeds)}  # synchronous SGD in float32
   for x in speed.values():
     assert x.seconds >= step * (1 - 1e-12) and x.efficiency == pytest.approx(step / x.seconds)
   assert speed["dasgd"].efficiency == pytest.approx(1)
-  for name in ("local_sgd", "easgd", "async_easgd"):  # the last one includes the servers' queue
-    assert speed[name].efficiency >= 0.95 * (1 - 1e-9)
+  assert speed["local_sgd"].efficiency >= 0.95 * (1 - 1e-9)
   hidden = step / 3  # the layer's gradients are sent while those of its inputs are computed
   assert speed["sync_sgd"].seconds == pytest.approx(step + max(0, message - hidden))
   if not workers and s.workers > 1:
@@ -257,9 +256,9 @@ def test_a_single_worker_exchanges_nothing():
   advice = plan(PLAIN, cluster(), PlanRequest(workers=1))
   assert all(x.seconds == advice.settings.step for x in advice.speeds)
   assert rows(advice)["exchange"].value == "none"
-  assert not any(row.quantity.startswith(("servers", "delay", "period", "all-reduce")) for row in advice.rows)
+  assert not any(row.quantity.startswith(("delay", "period", "all-reduce")) for row in advice.rows)
   s = advice.settings
-  assert (s.servers, s.delay, s.period, s.local_period, s.easgd_period, s.server_period) == (1, 0, 1, 1, 1, 1)
+  assert (s.delay, s.period, s.local_period) == (0, 1, 1)
 
 
 def test_without_overlap_the_recommended_delay_is_0():
@@ -268,44 +267,10 @@ def test_without_overlap_the_recommended_delay_is_0():
   assert rows(advice)["delay (DaSGD)"].value == "0" and "does not overlap" in rows(advice)["delay (DaSGD)"].why
   message, step = collectives.all_reduce(PLAIN.params_bytes, 4, sequential.network), advice.settings.step
   for speed in advice.speeds:
-    if speed.algorithm in ("dasgd", "easgd", "local_sgd"):
-      period = {"dasgd": advice.settings.period, "easgd": advice.settings.easgd_period}.get(
-        speed.algorithm, advice.settings.local_period
-      )
+    if speed.algorithm in ("dasgd", "local_sgd"):
+      period = advice.settings.period if speed.algorithm == "dasgd" else advice.settings.local_period
       assert speed.seconds == pytest.approx(step + message / period)
   assert rows(plan(PLAIN, cluster(bandwidth=1e10), PlanRequest(batch=64, workers=4)))["delay (DaSGD)"].value != "0"
-
-
-def test_the_servers_queue_lengthens_the_period():
-  """The servers' links are busy for 128 * 531 MB / (32 * 7 GB/s) = 304 ms per round, a step takes 163 ms."""
-  advice = plan(job("vgg_a"), named("cori_fdr"), PlanRequest(batch=4, workers=128))
-  s, row = advice.settings, rows(advice)["period (asynchronous EASGD)"]
-  needed = 0.95 * 128 * s.params_bytes / (s.servers * 7e9) / s.step
-  assert (s.servers, s.server_period) == (32, 2) and f"= {needed:.4g}" in row.why
-  assert row.value == "2" and row.limit == "the servers' queue"
-  reported = rows(advice)["servers"]
-  assert "(async_sgd)" in reported.why and reported.limit == "more would not make async_sgd faster"
-  for servers, limit in ((8, "as requested; the servers' links"), (64, "as requested")):
-    assert rows(plan(job("vgg_a"), named("cori_fdr"), PlanRequest(4, 128, servers)))["servers"].limit == limit
-
-
-def test_the_number_of_servers_minimizes_the_round_of_async_sgd():
-  slow_cluster = cluster(latency=0.0, duplex=0.0)
-  advice = plan(PLAIN, slow_cluster, PlanRequest(workers=16, batch=4096))  # a step of 0.8 s
-  needed = bounds.servers_for(4e8, 16, 1e9, step_seconds(1e9, 4096, slow_cluster.device, slow_cluster.efficiency))
-  assert f"so {needed};" in rows(advice)["servers"].why and needed == 16
-
-  def worker_round(servers):
-    link, step = slow_cluster.network.between, advice.settings.step
-    served = server.served_seconds(4e8, 16, link, slow_cluster.network, servers)
-    return max(step + server.visit_seconds(4e8, 4e8, link, servers), served)
-
-  assert worker_round(advice.settings.servers) <= 1.01 * min(map(worker_round, range(1, needed + 1)))
-  assert advice.settings.servers <= needed
-  assert plan(PLAIN, slow_cluster, PlanRequest(workers=16, servers=3)).settings.servers == 3
-  tiny = PLAIN._replace(params_bytes=40.0)
-  with pytest.raises(ValueError, match=r"servers must be at most 10 .the number of parameters., got 11"):
-    plan(tiny, slow_cluster, PlanRequest(servers=11))
 
 
 @pytest.mark.parametrize(("workers", "bandwidth"), [(4, 1e9 / 8), (16, 1.25e9)])
@@ -329,27 +294,12 @@ def test_the_lemma_gives_the_fewest_servers_that_hide_simulated_messages(workers
 
 def test_speeds_by_hand():
   slow_cluster = cluster(bandwidth=1e9, latency=0.0)
-  result = averaging(
-    FamilySettings(1e8, 32, 0.1, 2, 1, delay=1, period=2, local_period=4, easgd_period=1, server_period=2), slow_cluster
-  )
+  result = averaging(FamilySettings(1e8, 32, 0.1, 2, delay=1, period=2, local_period=4), slow_cluster)
   exchange = 1e8 / 1e9  # between two workers: twice half of the bytes
-  visit = 2 * 0.1
-  assert {x.algorithm: x.seconds for x in result} == pytest.approx(
-    {
-      "local_sgd": 0.1 + exchange / 4,
-      "dasgd": 0.1,
-      "easgd": 0.1,
-      "async_sgd": 0.1 + visit,
-      "async_easgd": (0.2 + visit - 0.1) / 2,
-    }
-  )
+  assert {x.algorithm: x.seconds for x in result} == pytest.approx({"local_sgd": 0.1 + exchange / 4, "dasgd": 0.1})
   for x in result:
     assert x.rate == pytest.approx(2 * 32 / x.seconds) and x.efficiency == pytest.approx(0.1 / x.seconds)
-  best = max(x.rate for x in result)
-  assert {x.algorithm for x in result if x.rate == pytest.approx(best)} == {"dasgd", "easgd"}
-  # Many workers wait for the link of a single server.
-  crowd = averaging(FamilySettings(1e8, 32, 0.1, 64, 1, 1, 2, 4, 1, 2), slow_cluster)
-  assert {x.algorithm: x.seconds for x in crowd}["async_sgd"] == pytest.approx(64 * 0.1)
+  assert max(result, key=lambda x: x.rate).algorithm == "dasgd"
 
 
 def test_every_cluster_has_a_plan():

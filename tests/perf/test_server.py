@@ -27,19 +27,20 @@ def test_a_tree_is_faster_than_round_robin_by_p_over_log_p():
 @settings(max_examples=50)
 def test_more_servers_and_better_links_are_never_slower(nbytes, p, link, servers, faster):
   better, network = link._replace(bandwidth=link.bandwidth * faster), NetworkModel(link)
-  served, visit = server.served_seconds(nbytes, p, link, network, servers), server.visit_seconds(nbytes, nbytes, link)
-  assert server.served_seconds(nbytes, p, better, NetworkModel(better), servers) <= served * (1 + 1e-9)
-  assert server.served_seconds(nbytes, p, link, network, servers + 1) <= served * (1 + 1e-9)
-  assert server.served_seconds(nbytes, p + 1, link, network, servers) >= served * (1 - 1e-9)
-  assert server.visit_seconds(nbytes, nbytes, better) <= visit
+
+  def service(link, network, servers):
+    return server.visit_parts(nbytes, nbytes, p, link, network, servers).service
+
+  served = service(link, network, servers) * (1 + 1e-9)
+  assert service(better, NetworkModel(better), servers) <= served and service(link, network, servers + 1) <= served
+  assert server.visit_seconds(nbytes, nbytes, better) <= server.visit_seconds(nbytes, nbytes, link)
 
 
-def test_served_seconds_count_the_bytes_of_all_workers():
+def test_the_service_of_a_visit_counts_its_bytes():
   for link, seconds in ((HALF, 4), (FULL, 2)):  # 200 bytes up and down
-    assert server.served_seconds(200.0, 5, link, NetworkModel(link, LinkModel(0.0, 1e9), per_node=8)) == 5 * seconds
-    assert (
-      server.served_seconds(200.0, 5, link, NetworkModel(link, LinkModel(0.0, 1e9), per_node=8), 2) == 2.5 * seconds
-    )
+    network = NetworkModel(link, LinkModel(0.0, 1e9), per_node=8)
+    assert server.visit_parts(200.0, 200.0, 5, link, network).service == seconds
+    assert server.visit_parts(200.0, 200.0, 5, link, network, 2).service == seconds / 2
     assert server.visit_seconds(200.0, 200.0, link) == 5
 
 
@@ -54,8 +55,7 @@ def test_latency_does_not_occupy_a_link(servers, crowd):
 
   visit = server.visit_seconds(nbytes, nbytes, link, servers)
   assert visit == pytest.approx(2 * 0.021) == pytest.approx(simulated(1), rel=1e-3)
-  served = server.served_seconds(nbytes, crowd, link, NetworkModel(link), servers)
-  assert served == pytest.approx(crowd * 1e-3 / servers) == pytest.approx(simulated(crowd), rel=1e-3)
+  assert simulated(crowd) == pytest.approx(crowd * 1e-3 / servers, rel=1e-3)
 
 
 def test_invalid_arguments_are_rejected_in_one_line():
