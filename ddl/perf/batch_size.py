@@ -1,9 +1,6 @@
 """Choose a number of examples per worker that fit in memory, use the device well, and hide the exchange.
 
-Zou et al. 2017, arXiv 1709.06622, step 1: memory bounds the mini-batch X, and for each X that fits, the 0-1 program
-finds the best convolution algorithms for the remaining memory. If the speeds of these algorithms were measured on the
-device, the step already uses the fastest one for each layer; otherwise, the savings of the program are reported
-separately.
+Zou et al. 2017, arXiv 1709.06622, step 1: memory bounds the mini-batch X.
 
 A larger step sends the same number of bytes and computes more, so the efficiency of every algorithm grows with X.
 Beyond the memory limit, gradients are accumulated over microbatches, and only the last microbatch exchanges them.
@@ -21,10 +18,8 @@ from typing import NamedTuple
 from ddl.errors import OptionError
 from ddl.perf.bounds import smallest_period
 from ddl.perf.cluster import Cluster
-from ddl.perf.convolution import AlgorithmChoice, best_batch, choose, modelled, other_seconds
 from ddl.perf.device import step_seconds
-from ddl.perf.device_step import measured_costs
-from ddl.perf.layers import is_convolution, largest_batch
+from ddl.perf.layers import largest_batch
 from ddl.perf.placement import Job, UsualBatch
 from ddl.perf.units import bytes_text
 
@@ -44,16 +39,6 @@ def examples_factor(batch: float, critical: float) -> float:
 def seconds_factor(batch: float, critical: float, step: float) -> float:
   """Return (1 / B + 1 / B_c) T: the seconds to reach a given loss with steps of T seconds, divided by E_min."""
   return step * examples_factor(batch, critical) / batch
-
-
-class ConvolutionProgram(NamedTuple):
-  """Solution of the 0-1 integer program that chooses convolution algorithms for a mini-batch of X examples."""
-
-  direct: float  # seconds of all convolutions with the direct algorithm
-  shared: AlgorithmChoice  # the solution with one workspace for all layers
-  separate: AlgorithmChoice  # the solution with one workspace per layer
-  step: float  # seconds of the step with `shared`
-  best: int  # the X with the most examples per second if all layers share one workspace
 
 
 class BatchSize(NamedTuple):
@@ -122,30 +107,6 @@ def tried_sizes(job: Job, cluster: Cluster, requested: int = 0, micro: int = 1) 
   best = next(x for x in tried if x / steps[x] >= most * (1 - 1e-9))
   enough = (x for x in tried if x >= job.least and x / steps[x] >= ENOUGH * best / steps[best])
   return TriedSizes(largest, steps, best, min(enough, default=last), size)
-
-
-def convolution_program(job: Job, cluster: Cluster, sizes: TriedSizes) -> ConvolutionProgram | None:
-  """Solve the 0-1 program for all candidates, and return the solution for the requested microbatch.
-
-  Return None for a network without convolutions.
-  """
-  if not any(map(is_convolution, job.table)):
-    return None
-  device, efficiency, examples = cluster.device, cluster.efficiency, sizes.part
-  if job.shares is None or job.shares.whole:
-    costs, other = modelled(job.table, device, efficiency), other_seconds(job.table, device, efficiency)
-  else:
-    costs, other = measured_costs(job.table, device, job.shares)
-  choices = best_batch(job.memory, device.usable, sizes.steps, costs, other)
-  (choice,) = (x for x in choices if x.examples == examples)
-  at_x = costs(examples)
-  return ConvolutionProgram(
-    direct=float(at_x.seconds[:, at_x.algorithms.index("direct")].sum()),
-    shared=choice.choice,
-    separate=choose(at_x, device.usable - job.memory.total(examples)),
-    step=examples / choice.throughput,
-    best=choices[0].examples,
-  )
 
 
 def threshold(

@@ -2,7 +2,8 @@
 
 The 0-1 program of Zou et al. 2017, arXiv 1709.06622, over layers k and algorithms l with x_kl in {0, 1}:
   minimize sum_kl x_kl T_kl  subject to  sum_l x_kl = 1 for each k,  sum_kl x_kl M_kl <= M_bound.
-Layers run one after the other, so they can share one workspace; the constraint is then max_kl x_kl M_kl <= M_bound.
+Layers run one after the other, so they share one workspace: the constraint becomes max_kl x_kl M_kl <= M_bound, and
+each layer uses the fastest algorithm whose workspace fits.
 
 Costs are modeled from a layer's shape, regardless of a kernel's implementation. A training step runs three passes
 (forward, gradient of the inputs, gradient of the weights) with the same number of products. A pass takes
@@ -13,21 +14,15 @@ max(FLOP / (peak * efficiency), bytes moved / memory bandwidth); each operand is
 """
 
 import math
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
-import scipy  # imports its submodules at first use
 
 from ddl.perf.device import Device, Efficiency, LayerWork, part_seconds, step_seconds
-from ddl.perf.layers import Layer, StepMemory, Table, is_convolution, part, pass_bytes
-from ddl.perf.units import bytes_text
+from ddl.perf.layers import Layer, Table, is_convolution, part, pass_bytes
 
 PASSES = 3  # of a training step
-
-
-class DoesNotFit(ValueError):
-  """Raised if no choice of algorithms fits in the remaining memory."""
 
 
 class AlgorithmCosts(NamedTuple):
@@ -43,111 +38,15 @@ class AlgorithmChoice(NamedTuple):
 
   algorithms: tuple[str, ...]  # [layers]
   seconds: float  # of all layers
-  workspace: float  # bytes: the sum over the layers, or the maximum if shared
+  workspace: float  # bytes of the shared workspace: the maximum over the layers
 
 
-class BatchChoice(NamedTuple):
-  """The fastest algorithms for one mini-batch."""
-
-  examples: int
-  choice: AlgorithmChoice
-  throughput: float  # examples per second
-
-
-def choose(costs: AlgorithmCosts, bound: float, *, shared: bool = False) -> AlgorithmChoice:
-  """Choose the fastest algorithms within `bound` bytes of workspace (M_bound).
-
-  Args:
-    costs: seconds and workspaces of all algorithms.
-    bound: available bytes.
-    shared: whether all layers share one workspace. If True, only the largest workspace counts, so the layers' choices
-      are independent. If False, the sum of all workspaces counts, so SciPy's mixed-integer solver is needed.
-
-  Raises:
-    DoesNotFit: if no choice fits; the message states the bytes needed.
-    ValueError: if no algorithm applies to a layer.
-  """
-  seconds, workspace = costs.seconds, costs.workspace
-  if not np.isfinite(seconds).any(axis=1).all():
-    raise ValueError("each layer must have at least one algorithm with finite seconds.")
-  least = np.where(np.isfinite(seconds), workspace, np.inf).min(axis=1)
-  needed = float(least.max(initial=0.0) if shared else least.sum())
-  if not needed <= bound:
-    available = f"{bytes_text(bound)} are left" if bound > 0 else "no memory is left"
-    raise DoesNotFit(f"the smallest workspaces need {bytes_text(needed)} ({needed:.0f} bytes), but {available}")
-  allowed = np.isfinite(seconds) & (workspace <= bound)
-  if shared or not len(seconds):
-    best = np.where(allowed, seconds, np.inf).argmin(axis=1)
-  else:
-    best = _solve(np.where(allowed, seconds, 0), workspace, allowed, bound)
-  rows = np.arange(len(seconds))
-  used = workspace[rows, best]
-  total = float(used.max(initial=0.0) if shared else used.sum())
-  return AlgorithmChoice(tuple(costs.algorithms[i] for i in best), float(seconds[rows, best].sum()), total)
-
-
-def _solve(seconds: np.ndarray, workspace: np.ndarray, allowed: np.ndarray, bound: float) -> np.ndarray:
-  """Solve the 0-1 program with one workspace per layer; return the index of each layer's algorithm: [layers]."""
-  layers, count = seconds.shape
-  rows = np.arange(layers)
-  # The solver's tolerances are absolute, so the objective and the bytes are scaled to make the tolerances negligible.
-  scale, unit = max(float(seconds.max()), 1e-300) / 1e3, max(bound, 1.0)
-  one_each = scipy.sparse.kron(scipy.sparse.eye_array(layers), np.ones((1, count))).tocsr()
-  constraints = [
-    scipy.optimize.LinearConstraint(one_each, 1, 1),
-    scipy.optimize.LinearConstraint(np.where(allowed, workspace, 0).reshape(1, -1) / unit, -np.inf, bound / unit),
-  ]
-  upper: Any = allowed.ravel().astype(float)  # scipy's types allow only numbers
-  while True:
-    result = scipy.optimize.milp(
-      seconds.ravel() / scale, integrality=np.ones(seconds.size), bounds=scipy.optimize.Bounds(0, upper),
-      constraints=constraints, options={"mip_rel_gap": 0.0},
-    )  # fmt: skip
-    if result.x is None:
-      raise RuntimeError(f"the mixed-integer solver failed: {result.message}")
-    selected = result.x.reshape(layers, count).argmax(axis=1)
-    if workspace[rows, selected].sum() <= bound:
-      return selected
-    # The choice exceeds the bound by less than the solver's tolerance: exclude it and solve again.
-    excluded = np.zeros((layers, count))
-    excluded[rows, selected] = 1
-    constraints.append(scipy.optimize.LinearConstraint(excluded.reshape(1, -1), -np.inf, layers - 1))
-
-
-def best_batch(
-  memory: StepMemory, limit: float, batches: Iterable[int], costs: Callable[[int], AlgorithmCosts],
-  other_seconds: Callable[[int], float],
-) -> tuple[BatchChoice, ...]:  # fmt: skip
-  """Solve the 0-1 program for each mini-batch size X that fits; return the choices by decreasing throughput.
-
-  All layers share one workspace. M_bound is `limit` minus the step's memory (M_FM + M_MP + M_C).
-
-  Args:
-    memory: memory of a step.
-    limit: bytes of memory that a step can use.
-    batches: the mini-batch sizes to try.
-    costs: X -> seconds and workspaces of all algorithms.
-    other_seconds: X -> seconds of all other layers.
-
-  Raises:
-    DoesNotFit: if no mini-batch fits.
-    ValueError: if there are no mini-batches, or no algorithm applies to a layer.
-  """
-  choices, problems = [], {}
-  for examples in sorted(set(batches)):
-    try:
-      choice = choose(costs(examples), limit - memory.total(examples), shared=True)
-    except DoesNotFit as error:
-      problems[examples] = error
-      continue
-    choices.append(BatchChoice(examples, choice, examples / (choice.seconds + other_seconds(examples))))
-  if not choices:
-    if not problems:
-      raise ValueError("batches must have at least one mini-batch, got none.")
-    first = min(problems)
-    needed = f"{bytes_text(memory.total(first))} without workspaces, and a step can use {bytes_text(limit)}"
-    raise DoesNotFit(f"a mini-batch of {first} needs {needed}; {problems[first]}")
-  return tuple(sorted(choices, key=lambda x: (-x.throughput, x.examples)))
+def choose(costs: AlgorithmCosts, bound: float) -> AlgorithmChoice:
+  """Choose the fastest algorithms within `bound` bytes of workspace (M_bound), which all layers share."""
+  best = np.where(costs.workspace <= bound, costs.seconds, np.inf).argmin(axis=1)
+  rows = np.arange(len(best))
+  seconds, workspace = costs.seconds[rows, best].sum(), costs.workspace[rows, best].max(initial=0.0)
+  return AlgorithmChoice(tuple(costs.algorithms[i] for i in best), float(seconds), float(workspace))
 
 
 def direct(layer: Layer, examples: int) -> tuple[float, float]:

@@ -7,9 +7,11 @@ from typing import NamedTuple
 from ddl.errors import OptionError
 from ddl.names import pluralize
 from ddl.perf import bounds, collectives
-from ddl.perf.batch_size import ENOUGH, ConvolutionProgram, TriedSizes, convolution_program
+from ddl.perf.batch_size import ENOUGH, TriedSizes
 from ddl.perf.cluster import Cluster, NetworkModel
+from ddl.perf.convolution import choose, modelled, other_seconds
 from ddl.perf.device import Device, fixed_seconds, part_terms, step_parts, step_seconds
+from ddl.perf.device_step import measured_costs
 from ddl.perf.layers import is_convolution, train_flop
 from ddl.perf.placement import Job
 from ddl.perf.units import bytes_text, percent, rate_text, seconds_text
@@ -76,8 +78,7 @@ def one_worker(job: Job, cluster: Cluster, sizes: TriedSizes, rule: str) -> list
     value = f"sharded over {job.split}" if job.split > 1 else "not sharded"
     limit = "memory" if job.split > 1 or job.recomputed else "nothing"
     rows.append(PlanRow("parameters' states", value, job.states, limit))
-  program = convolution_program(job, cluster, sizes)
-  return [*rows, _convolutions(job, cluster, sizes, program)] if program else rows
+  return [*rows, _convolutions(job, cluster, sizes)] if any(map(is_convolution, job.table)) else rows
 
 
 def _examples(job: Job, sizes: TriedSizes, rule: str) -> PlanRow:
@@ -136,27 +137,34 @@ def _efficiency(job: Job, cluster: Cluster, sizes: TriedSizes) -> PlanRow:
   return PlanRow("efficiency of the step", share, job.source, limit)
 
 
-def _convolutions(job: Job, cluster: Cluster, sizes: TriedSizes, program: ConvolutionProgram) -> PlanRow:
-  shared, one = program.shared, sizes.step / sizes.requested.micro
-  algorithms = ", ".join(f"{n} {name}" for name, n in Counter(shared.algorithms).most_common())
-  direct, with_shared, with_separate, step = (
-    seconds_text(s) for s in (program.direct, shared.seconds, program.separate.seconds, program.step)
-  )
-  left, used = (bytes_text(x) for x in (cluster.device.usable - job.memory.total(sizes.part), shared.workspace))
-  if job.shares and not job.shares.whole:
-    why = f"0-1 program over the device's algorithms, with one workspace for all layers: {with_shared}"
-    why += f", direct only: {direct}; T_step uses the fastest algorithm of each layer"
-    if one - program.step < -0.001 * one:
-      why += f"; with the workspaces that fit, a step takes {step}"
+def _convolutions(job: Job, cluster: Cluster, sizes: TriedSizes) -> PlanRow:
+  """Return the fastest algorithms with a workspace in the memory that a microbatch leaves.
+
+  If the speeds of these algorithms were measured on the device, the step already uses the fastest one for each layer;
+  otherwise, their savings are reported separately.
+  """
+  device, efficiency, x = cluster.device, cluster.efficiency, sizes.part
+  measured = job.shares if job.shares and not job.shares.whole else None
+  if measured:
+    costs, other = measured_costs(job.table, device, measured)
   else:
-    why = (
-      f"0-1 program over modeled algorithms: {with_shared} with one workspace for all layers, "
-      f"{with_separate} with one per layer"
-    )
-    why += f"; direct only, as in T_step: {direct}"
-    if one - program.step > 0.001 * one:
-      why += f". With kernels as good as modeled, a step takes {step}; {program.best} examples are fastest"
-  return PlanRow("convolutions", algorithms, why, f"{left} are left for workspaces, {used} are used")
+    costs, other = modelled(job.table, device, efficiency), other_seconds(job.table, device, efficiency)
+  at_x, left = costs(x), device.usable - job.memory.total(x)
+  chosen, direct = choose(at_x, left), float(at_x.seconds[:, at_x.algorithms.index("direct")].sum())
+  step, one = chosen.seconds + other(x), sizes.step / sizes.requested.micro
+  if measured:
+    why = f"0-1 program over the device's algorithms, with one workspace for all layers: {seconds_text(chosen.seconds)}"
+    why += f", direct only: {seconds_text(direct)}; T_step uses the fastest algorithm of each layer"
+    if one - step < -0.001 * one:
+      why += f"; with the workspaces that fit, a step takes {seconds_text(step)}"
+  else:
+    why = f"0-1 program over modeled algorithms, with one workspace for all layers: {seconds_text(chosen.seconds)}"
+    why += f"; direct only, as in T_step: {seconds_text(direct)}"
+    if one - step > 0.001 * one:
+      why += f". With kernels as good as modeled, a step takes {seconds_text(step)}"
+  algorithms = ", ".join(f"{n} {name}" for name, n in Counter(chosen.algorithms).most_common())
+  limit = f"{bytes_text(left)} are left for workspaces, {bytes_text(chosen.workspace)} are used"
+  return PlanRow("convolutions", algorithms, why, limit)
 
 
 def all_workers(

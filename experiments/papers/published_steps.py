@@ -211,7 +211,7 @@ def _half(point: PublishedStep, winograd: bool) -> float:
   layers, device = network(point.network), chips()[point.device].device(point.form)
   if not winograd:
     return step_seconds(parts(layers), point.examples, device, HALF)
-  algorithms = choose(modelled(layers, device, HALF)(point.examples), float("inf"), shared=True)
+  algorithms = choose(modelled(layers, device, HALF)(point.examples), float("inf"))
   return algorithms.seconds + other_seconds(layers, device, HALF)(point.examples)
 
 

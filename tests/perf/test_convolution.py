@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddl.perf import convolution, layers
-from ddl.perf.convolution import AlgorithmCosts, DoesNotFit, best_batch, choose
+from ddl.perf.convolution import AlgorithmCosts, choose
 from ddl.perf.device import Device, Efficiency, step_seconds
-from ddl.perf.layers import Layer, StepMemory, parts
+from ddl.perf.layers import Layer, parts
 
 NAMES = ("gemm", "fft", "winograd")
 DEVICE, FULL = Device(1e13, 1e12, 16e9), Efficiency(1.0)
@@ -21,14 +21,13 @@ FIVE = Layer("five", 96, 256, (5, 5), (27, 27), (27, 27), groups=2)
 DENSE = Layer("dense", 4096, 1000)
 
 
-def brute_force(seconds, workspace, bound, shared):
-  """Return the least seconds of all choices within the bound, or None."""
-  best = None
+def brute_force(seconds, workspace, bound):
+  """Return the least seconds of all choices whose largest workspace is within the bound."""
+  best = math.inf
   for options in itertools.product(range(seconds.shape[1]), repeat=seconds.shape[0]):
     index = np.arange(len(options)), np.array(options)
-    total = workspace[index].max() if shared else workspace[index].sum()
-    if total <= bound and np.isfinite(seconds[index]).all():
-      best = min(seconds[index].sum(), best if best is not None else math.inf)
+    if workspace[index].max() <= bound:
+      best = min(seconds[index].sum(), best)
   return best
 
 
@@ -41,80 +40,27 @@ def tables(draw):
   seconds[:, 1:][
     np.array(draw(st.lists(st.booleans(), min_size=2 * layers, max_size=2 * layers))).reshape(layers, 2)
   ] = np.inf
-  bound = draw(st.floats(0, 1.1)) * workspace.max(axis=1).sum()
-  bound = draw(
-    st.sampled_from([bound, workspace[:, 0].sum(), workspace.min(axis=1).sum()])
-  )  # bounds that are met exactly
+  workspace[:, 0] = 0.0  # direct convolution
+  bound = draw(st.sampled_from([draw(st.floats(0, 1.1)) * workspace.max(), *workspace.ravel()]))  # also met exactly
   return AlgorithmCosts(NAMES, seconds, workspace), bound
 
 
 @settings(max_examples=80)
-@given(tables(), st.booleans())
-def test_choose_equals_brute_force(table, shared):
+@given(tables())
+def test_choose_equals_brute_force(table):
   costs, bound = table
-  best = brute_force(costs.seconds, costs.workspace, bound, shared)
-  if best is None:
-    with pytest.raises(DoesNotFit):
-      choose(costs, bound, shared=shared)
-    return
-  result = choose(costs, bound, shared=shared)
-  assert result.seconds == pytest.approx(best, rel=1e-9, abs=1e-15)
+  result = choose(costs, bound)
+  assert result.seconds == pytest.approx(brute_force(costs.seconds, costs.workspace, bound), rel=1e-9, abs=1e-15)
   options = np.arange(len(costs.seconds)), [NAMES.index(name) for name in result.algorithms]
   assert result.seconds == costs.seconds[options].sum()
-  assert result.workspace == (costs.workspace[options].max() if shared else costs.workspace[options].sum()) <= bound
+  assert result.workspace == costs.workspace[options].max() <= bound
 
 
 def test_choose_equals_brute_force_on_eight_layers():
   rng = np.random.default_rng(0)
-  costs = AlgorithmCosts(NAMES, rng.uniform(1e-3, 1e-2, (8, 3)), rng.uniform(0, 1e9, (8, 3)))
-  for bound in (2.9e9, 3.2e9, 4e9, 9e9):
-    assert choose(costs, bound).seconds == pytest.approx(brute_force(costs.seconds, costs.workspace, bound, False))
-
-
-def test_a_shared_workspace_is_never_slower():
-  costs = convolution.modelled((SAME, STRIDED, FIVE), DEVICE, FULL)(32)
-  for bound in np.geomspace(1e8, 1e10, 7):
-    assert choose(costs, bound, shared=True).seconds <= choose(costs, bound).seconds
-
-
-def test_a_choice_one_byte_above_the_bound_is_excluded():
-  costs = AlgorithmCosts(NAMES[:2], np.array([[2.0, 1.0]]), np.array([[0.0, 1e10]]))
-  assert choose(costs, 1e10).algorithms == ("fft",)
-  assert choose(costs, 1e10 - 1).algorithms == ("gemm",)  # 1e-10 of the bound is within the solver's tolerance
-  two = AlgorithmCosts(NAMES[:2], np.array([[2.0, 1.0], [2.0, 1.5]]), np.array([[0.0, 5e9], [0.0, 5e9]]))
-  assert choose(two, 1e10 - 1).algorithms == ("fft", "gemm")
-
-
-@pytest.mark.parametrize(("shared", "needed"), [(False, 300), (True, 200)])
-def test_workspaces_of_exactly_the_bound_fit(shared, needed):
-  costs = AlgorithmCosts(NAMES[:2], np.ones((2, 2)), np.array([[100.0, 400.0], [500.0, 200.0]]))
-  with pytest.raises(DoesNotFit, match=rf"need {needed} bytes .*, but {needed - 1} bytes are left"):
-    choose(costs, needed - 1, shared=shared)
-  assert choose(costs, needed, shared=shared).algorithms == ("gemm", "fft")
-  with pytest.raises(DoesNotFit, match="but no memory is left"):
-    choose(costs, -5, shared=shared)
-
-
-def test_each_layer_needs_an_algorithm():
-  with pytest.raises(ValueError, match="each layer must have at least one algorithm"):
-    choose(AlgorithmCosts(NAMES[:2], np.array([[math.inf, math.inf]]), np.ones((1, 2))), 10)
-
-
-def test_the_program_is_solved_for_each_batch():
-  """Larger batches leave less memory, so the largest batch with the fast algorithm is the best."""
-
-  def costs(examples):
-    return AlgorithmCosts(NAMES[:2], np.array([[examples * 1.0, examples * 0.4]]), np.array([[0.0, 10.0 * examples]]))
-
-  memory = StepMemory(per_example=10, fixed=100)
-  result = best_batch(memory, 260, [1, 4, 8, 16, 17], costs, lambda examples: 1.0)
-  assert {x.examples: x.choice.algorithms[0] for x in result} == {1: "fft", 4: "fft", 8: "fft", 16: "gemm"}
-  assert result[0].examples == 8
-  assert result[0].throughput == 8 / (8 * 0.4 + 1)
-  with pytest.raises(DoesNotFit, match=r"a mini-batch of 17 needs 270 bytes .* a step can use 260 bytes; "):
-    best_batch(memory, 260, [17], costs, lambda examples: 1.0)
-  with pytest.raises(ValueError, match="at least one mini-batch"):
-    best_batch(memory, 260, [], costs, lambda examples: 1.0)
+  costs = AlgorithmCosts(NAMES, rng.uniform(1e-3, 1e-2, (8, 3)), rng.uniform(0, 1e9, (8, 3)) * [0, 1, 1])
+  for bound in (1e8, 3e8, 6e8, 1e9):
+    assert choose(costs, bound).seconds == pytest.approx(brute_force(costs.seconds, costs.workspace, bound))
 
 
 def test_direct_costs_equal_the_step_of_the_layer():
