@@ -10,7 +10,7 @@ from functools import cache
 from typing import NamedTuple
 
 from ddl.errors import OptionError
-from ddl.perf.layers import FLOAT, Layer, Table
+from ddl.perf.layers import FLOAT, Layer
 
 
 class Volume(NamedTuple):
@@ -23,15 +23,6 @@ class Volume(NamedTuple):
   def total(self) -> float:
     """The sum of both volumes."""
     return self.model + self.data
-
-
-class LayerGroups(NamedTuple):
-  """The division of the nodes into groups for a layer, and its communication volume."""
-
-  layer: str
-  kind: str  # "data", "model" or "hybrid"
-  groups: int  # G
-  volume: Volume
 
 
 def volume(layer: Layer, batch: float, workers: int, groups: int, duplex: float = 1.0) -> Volume:
@@ -57,17 +48,11 @@ def possible_groups(layer: Layer, batch: float, workers: int) -> list[int]:
   return groups
 
 
-def best(layer: Layer, batch: float, workers: int, duplex: float = 1.0) -> LayerGroups:
-  """Return the grouping with the least total `volume`; among equal ones, the one with the most groups."""
+def best(layer: Layer, batch: float, workers: int, duplex: float = 1.0) -> tuple[int, Volume]:
+  """Return the number of groups with the least total `volume` (among equal ones, the largest), and this volume."""
   volumes = {g: volume(layer, batch, workers, g, duplex) for g in possible_groups(layer, batch, workers)}
   groups = min(volumes, key=lambda g: (volumes[g].total, -g))
-  kind = "data" if groups == workers else "model" if groups == 1 else "hybrid"
-  return LayerGroups(layer.name, kind, groups, volumes[groups])
-
-
-def choices(table: Table, batch: float, workers: int, duplex: float = 1.0) -> tuple[LayerGroups, ...]:
-  """Return, for each layer, the best division of the nodes into groups."""
-  return tuple(best(layer, batch, workers, duplex) for layer in table)
+  return groups, volumes[groups]
 
 
 @cache

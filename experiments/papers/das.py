@@ -66,16 +66,16 @@ def step(
   computing_device = whole if nodes == 1 else whole._replace(peak=whole.peak * terms.cores)
   link = cluster.network.between
   link = link._replace(bandwidth=link.bandwidth * terms.rate)
-  choices = hybrid.choices(table, batch, nodes, link.duplex)
-  shares = [group_work(layer, nodes, choice.groups) for layer, choice in zip(table, choices, strict=True)]
+  choices = [hybrid.best(layer, batch, nodes, link.duplex) for layer in table]
+  shares = [group_work(layer, nodes, groups) for layer, (groups, _) in zip(table, choices, strict=True)]
   computing_cluster = cluster._replace(device=computing_device, efficiency=efficiency)
   thirds = scaling.step_pass(scaling.work_of(shares, 0.0), computing_cluster, batch / nodes).weights
   waits, data, messages = [], [], 0
-  for choice in choices:
-    groups, members = choice.groups, nodes // choice.groups
+  for groups, volume in choices:
+    members = nodes // groups
     inside, across = (_sent(members), 2 * _sent(groups)) if terms.halves else (1.0, 1.0)
-    waits.append(choice.volume.model / 2 * inside / link.bandwidth)  # half forward, half backward
-    data.append(choice.volume.data * across)
+    waits.append(volume.model / 2 * inside / link.bandwidth)  # half forward, half backward
+    data.append(volume.data * across)
     messages += 2 * (members - 1) + 2 * (groups - 1)
   both = [third + wait for third, wait in zip(thirds, waits, strict=True)]
   latency = 2 * (nodes - 1).bit_length() * link.latency  # part-reduce, then part-broadcast

@@ -9,7 +9,7 @@ from scipy.optimize import minimize_scalar
 
 from ddl.group_recorder import Sent
 from ddl.perf import neural_networks
-from ddl.perf.hybrid import best, choices, possible_groups, volume
+from ddl.perf.hybrid import best, possible_groups, volume
 from ddl.perf.layers import Layer, part
 from experiments.papers.das import group_work
 
@@ -53,11 +53,11 @@ def test_volumes_of_the_papers_example():
 
 
 def test_vgg_a_uses_hybrid_parallelism_only_in_dense_layers():
-  kinds = {c.layer: (c.kind, c.groups) for c in choices(neural_networks.table("vgg_a"), 256, 64)}
-  assert all(kinds[name] == ("data", 64) for name in kinds if name.startswith("conv"))
-  assert [kinds[name] for name in ("fc6", "fc7", "fc8")] == [("hybrid", 4), ("hybrid", 4), ("hybrid", 8)]
-  assert best(Layer("tiny batch", 4096, 4096), 1, 8).kind == "model"
-  assert best(FC6, 256, 1) == ("fc6", "data", 1, (0.0, 0.0))
+  groups = {layer.name: best(layer, 256, 64)[0] for layer in neural_networks.table("vgg_a")}
+  assert all(groups[name] == 64 for name in groups if name.startswith("conv"))
+  assert [groups[name] for name in ("fc6", "fc7", "fc8")] == [4, 4, 8]
+  assert best(Layer("tiny batch", 4096, 4096), 1, 8)[0] == 1
+  assert best(FC6, 256, 1) == (1, (0.0, 0.0))
 
 
 def test_fewest_examples_that_hide_the_exchange():
@@ -78,10 +78,9 @@ def test_best_equals_an_exhaustive_search(layer, batch, count, duplex):
     return model + (4 * kernels * (2 - duplex) * groups / count if groups > 1 else 0)
 
   every = [g for g in range(1, count + 1) if count % g == 0 and g <= batch]
-  result = best(layer, batch, count, duplex)
-  assert result.volume.total == pytest.approx(min(map(bytes_of, every)))
-  assert result.volume.total == pytest.approx(bytes_of(result.groups)) and result.groups in every
-  assert result.kind == ("data" if result.groups == count else "model" if result.groups == 1 else "hybrid")
+  groups, least = best(layer, batch, count, duplex)
+  assert least.total == pytest.approx(min(map(bytes_of, every)))
+  assert least.total == pytest.approx(bytes_of(groups)) and groups in every
 
 
 def neighbors(groups, ideal):
@@ -97,7 +96,7 @@ def test_the_optimum_is_a_neighbor_of_the_ideal_or_an_end(layer, batch, count, d
   groups = possible_groups(layer, batch, count)
   near = neighbors(groups, ideal_groups(layer, batch, count, duplex)) | {groups[0], groups[-1]}
   least = min(volume(layer, batch, count, g, duplex).total for g in near)
-  assert least == pytest.approx(best(layer, batch, count, duplex).volume.total)
+  assert least == pytest.approx(best(layer, batch, count, duplex)[1].total)
 
 
 @settings(deadline=None)
