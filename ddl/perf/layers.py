@@ -16,7 +16,6 @@ from ddl.perf.device import LayerWork
 from ddl.perf.units import bytes_text
 
 FLOAT = 4  # bytes of a float32
-COPIES = 3  # copies of all parameters: weights, gradients, aggregated gradients
 LOSS = 2 * FLOAT  # bytes per logit in the loss: the logit and its gradient
 
 
@@ -331,21 +330,13 @@ class StateFormat(NamedTuple):
 
 MIXED = StateFormat("mixed precision with Adam", 2, 2, 12, 2)
 SINGLE = StateFormat("float32 with Adam", 4, 4, 8, 4)
-
-
-def step_memory(table: Table, *, extra_copies: int = 0, width: int = FLOAT) -> StepMemory:
-  """Count the memory of a step: M_FM = sum_{i=0..L} B_i H_i D_i (i = 0: input), M_MP + M_C = parameters * copies.
-
-  Args:
-    extra_copies: copies of the parameters in addition to COPIES: 1 for momentum, 2 for Adam, 1 for EASGD's center.
-    width: bytes per value of the feature maps; all copies of the parameters are in float32.
-  """
-  maps = table[0].input_values + sum(layer.saved for layer in table)
-  return StepMemory(maps * width, params(table) * (COPIES + extra_copies) * FLOAT)
+MOMENTUM = StateFormat("float32 with momentum", 4, 8, 4, 4)  # both gradients and aggregated gradients
 
 
 def training_memory(table: Table, form: StateFormat, *, recomputed: bool = False, split: int = 1) -> StepMemory:
   """Count the memory of parameter states and activations, without communication buffers.
+
+  Without recomputation, the feature maps are M_FM = sum_{i=0..L} B_i H_i D_i (i = 0: input).
 
   Args:
     form: bytes of states and activations.

@@ -16,6 +16,7 @@ from ddl.perf.device import Step, step_parts
 from ddl.perf.device_step import Shares
 from ddl.perf.layers import (
   MIXED,
+  MOMENTUM,
   SINGLE,
   Attention,
   Embedding,
@@ -26,7 +27,6 @@ from ddl.perf.layers import (
   params,
   params_bytes,
   parts,
-  step_memory,
   training_memory,
 )  # fmt: skip
 from ddl.perf.scaling import StepWork, work_of
@@ -126,7 +126,7 @@ def table_job(name: str, cluster: Cluster, workers: int = 0) -> PlacedJob:
   language, tokens = isinstance(table[0], Embedding), table[0].size_in[1]
   title = f"{name} (an example is a sequence of {tokens:,} tokens)" if language else name
   job = Job(
-    title, params_bytes(table), parts(table), step_memory(table, extra_copies=1, width=width), table,
+    title, params_bytes(table), parts(table), training_memory(table, MOMENTUM._replace(value=width)), table,
     language=language, usual=_usual(name, table), tokens=tokens if language else 0,
   )  # fmt: skip
   return place(_fitting(job, cluster, workers or cluster.workers or 0) if has_attention(table) else job, cluster)

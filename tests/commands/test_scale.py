@@ -20,7 +20,7 @@ from ddl.perf import cluster_file, neural_networks, scaling
 from ddl.perf.cluster import NetworkModel
 from ddl.perf.cluster_file import named
 from ddl.perf.device import LayerWork
-from ddl.perf.layers import largest_batch, step_memory
+from ddl.perf.layers import MOMENTUM, largest_batch, training_memory
 from ddl.perf.patterns import ExchangePattern, Op, Pattern, Visits
 from ddl.perf.scaling import Transport
 from ddl.report import scale_page
@@ -126,7 +126,7 @@ def test_points_that_exceed_memory_have_no_figures():
   result = {"sync_sgd": {}}, Transport()
   settings = {"batch": 4096, "weak": False, "jitter": 0.0}
   largest = room(cluster.device.memory)
-  needed = step_memory(neural_networks.table("vgg_a"), extra_copies=1)
+  needed = training_memory(neural_networks.table("vgg_a"), MOMENTUM)
   assert needed.total(largest) <= cluster.device.memory < needed.total(largest + 1)
   (curve,) = scale.curves(work, cluster, [8, 16, 32], *result, largest=largest, **settings)
   assert 4096 / 16 <= largest < 4096 / 8 and curve.possible == curve.points[1:]

@@ -9,7 +9,7 @@ from ddl.perf.batch_size import tried_sizes
 from ddl.perf.cluster import Cluster, LinkModel, NetworkModel
 from ddl.perf.cluster_file import named
 from ddl.perf.device import USABLE, Device, Efficiency, LayerWork
-from ddl.perf.layers import StepMemory, params_bytes, parts, step_memory
+from ddl.perf.layers import MOMENTUM, StepMemory, params_bytes, parts, training_memory
 from ddl.perf.placement import USUAL, Job, UsualBatch, table_job
 from ddl.perf.plan import PlanRequest, pick, plan
 
@@ -19,7 +19,7 @@ SLOW = Cluster("a test", Device(1e13, 1e12, 16e9), Efficiency(0.5), NetworkModel
 
 def job(name):
   table = neural_networks.table(name)
-  return Job(name, params_bytes(table), parts(table), step_memory(table, extra_copies=1), table, usual=USUAL["images"])
+  return Job(name, params_bytes(table), parts(table), training_memory(table, MOMENTUM), table, usual=USUAL["images"])
 
 
 def speed(algorithm, rate, steps=0, setting="float32 gradients"):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddl.perf.layers import Layer, StepMemory, largest_batch, step_memory
+from ddl.perf.layers import MOMENTUM, Layer, StepMemory, largest_batch, training_memory
 from ddl.perf.units import bytes_text, seconds_text
 
 NET = (
@@ -16,18 +16,16 @@ NET = (
 )
 
 
-def test_step_memory_by_hand():
-  result = step_memory(NET)
+def test_memory_by_hand():
+  result = training_memory(NET, MOMENTUM)
   assert result.per_example == 4 * (3 * 256 + 8 * 196 + 4 * 25) + 4 * 10
-  assert result.fixed == 3 * 4 * (3 * 8 * 9 + 8 + 8 * 4 * 9) + 3 * 4 * 1010
+  assert result.fixed == 4 * 4 * (3 * 8 * 9 + 8 + 8 * 4 * 9) + 4 * 4 * 1010
   assert result.total(2) == result.fixed + 2 * result.per_example
-  assert result.fixed == 3 * 4 * sum(x.params for x in NET)
+  assert result.fixed == 4 * 4 * sum(x.params for x in NET)
 
 
-def test_extra_copies_and_half_precision():
-  params = sum(x.params for x in NET)
-  assert step_memory(NET, extra_copies=2).fixed == 5 * 4 * params
-  half, full = step_memory(NET, width=2), step_memory(NET)
+def test_half_precision():
+  half, full = training_memory(NET, MOMENTUM._replace(value=2)), training_memory(NET, MOMENTUM)
   assert half.per_example == full.per_example / 2 and half.fixed == full.fixed  # the parameters stay in float32
 
 
@@ -41,15 +39,15 @@ def test_largest_batch_equals_that_of_a_search(weights, classifier, maps, classi
 
 
 def test_a_batch_may_use_exactly_the_limit():
-  memory = step_memory(NET)
+  memory = training_memory(NET, MOMENTUM)
   assert largest_batch(memory, memory.total(5)) == 5
   assert largest_batch(memory, memory.total(5) - 1) == 4
 
 
 def test_too_little_memory_for_one_example_is_rejected():
-  for limit in (0, -1, math.nan, step_memory(NET).total(1) - 1):
-    with pytest.raises(ValueError, match=r"28 kB .28048 bytes."):
-      largest_batch(step_memory(NET), limit)
+  for limit in (0, -1, math.nan, training_memory(NET, MOMENTUM).total(1) - 1):
+    with pytest.raises(ValueError, match=r"34.1 kB .34136 bytes."):
+      largest_batch(training_memory(NET, MOMENTUM), limit)
 
 
 def test_bytes_and_seconds_as_text():

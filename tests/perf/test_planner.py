@@ -13,7 +13,7 @@ from ddl.perf.cluster import Cluster, LinkModel, NetworkModel
 from ddl.perf.cluster_file import built_in, named
 from ddl.perf.device import USABLE, Device, Efficiency, LayerWork, step_seconds
 from ddl.perf.families import FamilySettings, averaging
-from ddl.perf.layers import StepMemory, params_bytes, parts, step_memory, train_flop
+from ddl.perf.layers import MOMENTUM, StepMemory, params_bytes, parts, train_flop, training_memory
 from ddl.perf.patterns import Op, Pattern
 from ddl.perf.placement import Job
 from ddl.perf.plan import PlanRequest, plan
@@ -31,7 +31,7 @@ def cluster(bandwidth=1e9, latency=1e-5, half=0.0, memory=16e9, workers=None, du
 
 def job(name, **keys):
   table = neural_networks.table(name)
-  return Job(name, params_bytes(table), parts(table), step_memory(table, extra_copies=1), table, **keys)
+  return Job(name, params_bytes(table), parts(table), training_memory(table, MOMENTUM), table, **keys)
 
 
 def rows(advice):

@@ -17,7 +17,7 @@ from ddl.perf.bounds import round_seconds
 from ddl.perf.cluster import Cluster, LinkModel, NetworkModel
 from ddl.perf.cluster_file import built_in, named
 from ddl.perf.device import Device, Efficiency, LayerWork
-from ddl.perf.layers import parts, step_memory
+from ddl.perf.layers import MOMENTUM, parts, training_memory
 from ddl.perf.patterns import ExchangePattern, Op, Pattern, Visits
 from ddl.perf.placement import Job
 from ddl.perf.plan import PlanRequest, plan
@@ -241,7 +241,7 @@ def test_every_cluster_has_a_curve():
 def test_scale_and_plan_predict_the_same_seconds(name, cluster):
   """The closed forms of `plan` agree with the timeline of `scale`."""
   table, cluster = neural_networks.table(name), named(cluster)
-  job = Job(name, 4.0 * sum(layer.params for layer in table), parts(table), step_memory(table, extra_copies=1), table)
+  job = Job(name, 4.0 * sum(layer.params for layer in table), parts(table), training_memory(table, MOMENTUM), table)
   advice = plan(job, cluster, PlanRequest(batch=32, workers=16))
   options = advice.settings
   rounds = {  # period, delay
