@@ -47,7 +47,7 @@ def _file_key(range: tuple[float, float] | None = None, unit: str = "", zero: bo
 def _tables() -> dict[str, dict[str, FileKey]]:
   """Return the keys of each table; "" stands for the top-level keys."""
   schema = tomllib.loads(Path(__file__).with_name("cluster_keys.toml").read_text(encoding="utf-8"))
-  names, tables = {"cluster": [""], "link": ["link.device", "link.node", "link.site", "link.host"]}, {}
+  names, tables = {"cluster": [""], "link": ["link.device", "link.node", "link.host"]}, {}
   for table, entries in schema.items():
     keys = {key: _file_key(**entry) for key, entry in entries.items()}
     tables |= {name: keys for name in names.get(table, [table])}
@@ -208,7 +208,7 @@ def _network(
     raise OptionError("nodes.reduces", "a list of 'inside', 'between' or both", f"{nodes['reduces']!r:.80}")
   if "torus" in values and per_node > 1:
     raise OptionError("nodes.devices", "1 with [torus]", per_node)
-  network = NetworkModel(
+  return NetworkModel(
     link.get("node") or link["device"],
     link["device"] if per_node > 1 else None,
     per_node,
@@ -219,30 +219,6 @@ def _network(
     reduces=tuple(nodes["reduces"]),
     library=LIBRARIES.get(library),
   )
-  return _with_sites(network, count, link["site"]) if "site" in link else network
-
-
-def _with_sites(network: NetworkModel, count: int, site: LinkModel) -> NetworkModel:
-  """Merge the `count` nodes into one large node per site, connected by the `site` links.
-
-  The link inside a site is chosen so that a ring of its D = d m devices takes as long as a ring in a node of d devices
-  plus a ring of the m nodes:
-  (D - 1) L = (d - 1) L_d + (m - 1) L_n, and (D - 1) / (D B) = (d - 1) / (d B_d) + (m - 1) / (m B_n).
-  """
-  m, rest = divmod(count, network.sites)
-  if network.sites == 1 or not count or rest:
-    condition = "at least 2 and a divisor of nodes.count > 0 with [link.site]"
-    raise OptionError("nodes.sites", condition, f"{network.sites} with nodes.count {count}")
-  if network.library or network.uplink or network.torus or network.reduces:
-    raise OptionError("[link.site]", "omitted with nodes.library, nodes.reduces, [uplink] or [torus]")
-  d, near, nodes = network.per_node, network.inside or network.between, network.between
-  steps = d * m - 1
-  if not steps:
-    return network._replace(between=site)
-  latency = ((d - 1) * near.latency + (m - 1) * nodes.latency) / steps
-  per_byte = (d - 1) / (d * near.bandwidth) + (m - 1) / (m * nodes.bandwidth)
-  inside = LinkModel(latency, steps / (d * m) / per_byte, min(near.duplex, nodes.duplex) if m > 1 else near.duplex)
-  return network._replace(between=site, inside=inside, per_node=d * m)
 
 
 def path() -> Path:

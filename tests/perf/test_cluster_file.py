@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from helpers.pages import ROOT, blocks
 
-from ddl.perf import cluster_file, collectives
+from ddl.perf import cluster_file
 from ddl.perf.cluster import NCCL, LinkModel, NetworkModel, Torus, Uplink
 from ddl.perf.device import Device, Efficiency, chips
 
@@ -148,9 +148,8 @@ def test_a_mistake_is_named_in_one_line(tmp_path):
 def test_the_documentation_shows_every_key(tmp_path):
   block, more = (block.text for block in blocks(ROOT / "docs" / "howto" / "clusters.md", "toml"))
   cluster_file.read_cluster(written(tmp_path, block))
-  site, uplink, torus = (f"[{part}" for part in more.split("\n["))
-  cluster_file.read_cluster(written(tmp_path, block.replace("sites = 1 ", "sites = 2 ") + site.removeprefix("[")))
-  cluster_file.read_cluster(written(tmp_path, block + uplink))
+  uplink, torus = (f"[{part}" for part in more.split("\n["))
+  cluster_file.read_cluster(written(tmp_path, block + uplink.removeprefix("[")))
   cluster_file.read_cluster(written(tmp_path, block.replace("devices = 8", "devices = 1") + torus))
   for name, table in cluster_file.TABLES.items():
     assert not name or f"[{name}]" in block + more, name
@@ -158,7 +157,6 @@ def test_the_documentation_shows_every_key(tmp_path):
       assert f"{key} = " in block + more, key
 
 
-SITE = "\n[link.site]\nlatency = 1e-2\nbandwidth = 1e8\n"
 PLAIN = TEXT.replace('library = "NCCL"\n', "").replace("duplex = 0.5\n", "")
 
 
@@ -173,20 +171,7 @@ def test_uplinks_reducing_switches_and_tori_are_read(tmp_path):
   assert cluster_file.read_cluster(written(tmp_path, torus)).network.torus == Torus(3, 4)
 
 
-@pytest.mark.parametrize("nbytes", [1e9, 1e3])
-def test_an_all_reduce_inside_a_site_costs_the_sum_of_its_levels(tmp_path, nbytes):
-  """Two sites of two nodes of two: a ring in a node, one between the nodes of a site, and one between sites."""
-  cluster = cluster_file.read_cluster(written(tmp_path, PLAIN.replace("count = 4", "count = 4\nsites = 2") + SITE))
-  assert cluster.network.nodes(8) == 2 and cluster.network.per_node == 4 and cluster.workers == 8
-  near, nodes, far = LinkModel(1e-5, 12e9), LinkModel(3e-5, 1.25e9), LinkModel(1e-2, 1e8)
-  ring = [collectives.ALL_REDUCE["ring"](nbytes, 2, link) for link in (near, nodes, far)]
-  assert collectives.hierarchical(nbytes, 8, cluster.network)["ring", "ring"] == pytest.approx(sum(ring))
-
-
 BETWEEN_MISTAKES = {  # replacement of "count = 4": message
-  "count = 4" + SITE: r"nodes.sites must be at least 2 and a divisor of nodes.count > 0 with \[link.site\], got 1 with",
-  "count = 5\nsites = 2" + SITE: "got 2 with nodes.count 5",
-  'count = 4\nsites = 2\nreduces = ["inside"]' + SITE: r"\[link.site\] must be omitted with",
   'count = 4\nreduces = ["up"]': r"nodes.reduces must be a list .*, got \['up'\]",
   'count = 4\nreduces = "inside"': "nodes.reduces must be a list .*got 'inside'",
   "count = 4\n[torus]\naxes = 2\nring = 4": r"nodes.devices must be 1 with \[torus\], got 2",
