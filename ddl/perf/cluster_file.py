@@ -261,7 +261,6 @@ def load() -> tuple[Cluster, dict[str, Any]] | None:
   try:
     cluster = parse(_table(figures, "cluster"))
     figures.pop("cluster")
-    check("overhead", figures.get("overhead", 0.0), Range(0, 1e9))
     _efficiencies(figures)
   except ValueError as error:
     raise ValueError(f"{path()} is not a valid calibration: {error} {advice}.") from error

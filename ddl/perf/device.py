@@ -4,7 +4,6 @@ Each part of a step is bound by computation or by memory traffic (Williams et al
 Talwalkar, ICLR 2017). All predictions of this package use `step_seconds`.
 """
 
-import math
 import tomllib
 from collections.abc import Sequence
 from functools import cache
@@ -81,11 +80,6 @@ def part_seconds(part: LayerWork, examples: float, device: Device, efficiency: E
 def step_seconds(step: Step, examples: float, device: Device, efficiency: Efficiency) -> float:
   """Return the seconds of a step: `device.start` + the sum of `part_seconds` over its parts."""
   return device.start + sum(part_seconds(part, examples, device, efficiency) for part in step_parts(step))
-
-
-def fixed_seconds(step: Step, device: Device, efficiency: Efficiency) -> float:
-  """Return the seconds of a step that do not depend on the number of examples: `step_seconds` for almost 0 examples."""
-  return step_seconds(step, math.ulp(0.0), device, efficiency)
 
 
 class Chip(NamedTuple):

@@ -1,6 +1,6 @@
 """Plan a job on a cluster: choose examples, workers, delay and period, with reasons and limits.
 
-The planner follows Zou et al. 2017, arXiv 1709.06622 (memory and convolutions, lemma on workers), and the
+The planner follows Zou et al. 2017, arXiv 1709.06622 (memory and convolutions), and the
 hiding condition of DaSGD, arXiv 2006.00441. The choice of examples per worker also takes the exchange into account.
 
 The planner recommends synchronous SGD if it is not much slower than the fastest algorithm. Otherwise, it recommends the
@@ -95,15 +95,13 @@ class TrainingPlan(NamedTuple):
 
 
 def plan(
-  job: Job, cluster: Cluster, request: PlanRequest, overhead: float | None = None,
+  job: Job, cluster: Cluster, request: PlanRequest,
   configured: tuple[str, scaling.Recorded] | None = None,
 ) -> TrainingPlan:  # fmt: skip
   """Return all recommendations for a job on a cluster.
 
   Args:
     request: the requirements.
-    overhead: measured R_O of a single worker: host seconds per second of computation. None: the fixed part of a step
-      follows from the cluster's efficiency curve.
     configured: (name, number of workers -> messages) of an additional algorithm to predict as configured.
   """
   if not 0 < request.efficiency <= 1:
@@ -184,7 +182,7 @@ def plan(
     why += f"{shards} workers"
     limit = f"memory: at least {shards} of the {workers} workers must share a copy"
     rows.append(PlanRow("shards", str(shards), why, limit))
-  rows += plan_rows.all_workers(sized, cluster, final, workers, counts, request.efficiency, seconds, overhead)
+  rows.append(plan_rows.all_workers(sized, cluster, final, workers, counts, request.efficiency, seconds))
   rows += exchange_rows
   return TrainingPlan(
     tuple(rows),

@@ -10,7 +10,7 @@ from ddl.perf import bounds, collectives
 from ddl.perf.batch_size import ENOUGH, TriedSizes
 from ddl.perf.cluster import Cluster, NetworkModel
 from ddl.perf.convolution import choose, modelled, other_seconds
-from ddl.perf.device import Device, fixed_seconds, part_terms, step_parts, step_seconds
+from ddl.perf.device import part_terms, step_parts
 from ddl.perf.device_step import measured_costs
 from ddl.perf.layers import is_convolution, train_flop
 from ddl.perf.placement import Job
@@ -169,9 +169,9 @@ def _convolutions(job: Job, cluster: Cluster, sizes: TriedSizes) -> PlanRow:
 
 def all_workers(
   job: Job, cluster: Cluster, sizes: TriedSizes, workers: int, counts: Sequence[int], least: float,
-  exact: Callable[[int, float, int], float], measured: float | None,
-) -> tuple[PlanRow, PlanRow]:  # fmt: skip
-  """Return two rows: weak scaling and strong scaling of synchronous SGD.
+  exact: Callable[[int, float, int], float],
+) -> PlanRow:  # fmt: skip
+  """Return the row about the weak scaling of synchronous SGD.
 
   Args:
     sizes: those with the batch of a worker.
@@ -179,58 +179,18 @@ def all_workers(
     counts: the numbers of workers from which to choose.
     least: the efficiency that they must reach.
     exact: (workers, examples per worker, microbatches) -> seconds of a step.
-    measured: measured R_O of a single worker (see `plan.plan`), or None.
   """
   (x, micro), step = sizes.requested, sizes.step
-  no_start = cluster.device._replace(start=0.0)  # the start cancels in T_C, except for its rounding error
-
-  def single(examples: float, device: Device = cluster.device) -> float:
-    return micro * step_seconds(job.step, examples / micro, device, cluster.efficiency)
-
-  # T_C of all examples on one worker: the part of the step that is proportional to the number of examples.
-  less = single(x, no_start) if workers > 1 else micro * fixed_seconds(job.step, no_start, cluster.efficiency)
-  compute = (single(x * workers, no_start) - less) * workers / max(1, workers - 1)
-  fixed = max(0.0, step - compute / workers) if measured is None else measured * step  # < 0 only by rounding
-
-  def exposed(count: int) -> float:  # seconds of waiting with all examples on `count` workers
-    share = x * workers / count
-    waited = exact(count, share, micro) - single(share)
-    return waited if waited > 1e-9 * single(share) else 0.0  # otherwise a rounding error
-
-  def overhead(count: int) -> float:
-    return (fixed + exposed(count)) / compute
-
-  def up_to(count: int) -> str:
-    edge = "all of the cluster" if cluster.workers else "the most that were tried"
-    return f"efficiency of at least {percent(least)} up to {count} workers" + f", {edge}" * (count == counts[-1])
-
   enough, seconds = most_workers(lambda count: step / exact(count, x, micro), counts, least), exact(workers, x, micro)
+  limit = f"efficiency of at least {percent(least)} up to {enough} workers"
+  if enough == counts[-1]:
+    limit += ", all of the cluster" if cluster.workers else ", the most that were tried"
   examples = f"{pluralize(x, 'example')} each"
-  fed = f"; the data suffice for at most {job.data // x} workers with {examples}" if job.data else ""
+  if job.data:
+    limit += f"; the data suffice for at most {job.data // x} workers with {examples}"
   overlapped = "synchronous SGD, overlapped gradients" if cluster.overlap else "synchronous SGD, no overlap"
-  weak = PlanRow(
-    "workers (weak scaling)",
-    str(workers),
-    f"{examples}, {overlapped}: T_step / T = {seconds_text(step)} / {seconds_text(seconds)} = "
-    f"{percent(step / seconds)}",
-    up_to(enough) + fed,
-  )
-  strong = f"workers (strong scaling, {x * workers} examples)"
-  if not compute > 1e-12 * single(x * workers, no_start):  # bound by reading the parameters
-    why = "a step takes as long with fewer examples, so more workers gain nothing"
-    return weak, PlanRow(strong, "1", why, "the step time")
-  most, at = most_workers(lambda n: bounds.efficiency(n, overhead(n)), counts, least), overhead(workers)
-  host = "nothing fixed in a step"
-  if measured is not None:
-    host = f"host {seconds_text(fixed)} of each step, measured R_O = {measured:.3g}"
-  elif fixed > 1e-9 * step:
-    host = f"{seconds_text(fixed)} of each step, regardless of its examples"
-  bound = f"speed-up below (1 + R_O) / R_O = {bounds.speedup_limit(at):.3g}" if at else "unbounded speed-up"
-  why = (
-    f"R_O = T_O / T_C = ({host}, + {seconds_text(exposed(workers))} waiting) / {seconds_text(compute)} = {at:.3g}; "
-    f"with {workers} workers alpha = (1 + R_O) / (1 + G R_O) = {percent(bounds.efficiency(workers, at))}, {bound}"
-  )
-  return weak, PlanRow(strong, str(most), why, up_to(most))
+  times = f"{seconds_text(step)} / {seconds_text(seconds)} = {percent(step / seconds)}"
+  return PlanRow("workers (weak scaling)", str(workers), f"{examples}, {overlapped}: T_step / T = {times}", limit)
 
 
 def all_reduce(nbytes: float, workers: int, network: NetworkModel) -> PlanRow:

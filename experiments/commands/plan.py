@@ -11,7 +11,7 @@ from absl import flags
 from ddl import files
 from ddl.config.experiment import Experiment
 from ddl.errors import OptionError
-from ddl.perf import cluster_file, neural_networks, plan_text
+from ddl.perf import neural_networks, plan_text
 from ddl.perf.families import FORMATS
 from ddl.perf.patterns import Pattern
 from ddl.perf.placement import Job, place, table_job
@@ -87,16 +87,14 @@ def main(line: CommandLine) -> int:
     job, configured = _configured(config, workers)
     placed = place(job, cluster)
   job, cluster = placed.job, placed.cluster
-  calibrated = cluster_file.load() if name == cluster_file.MEASURED else None
-  overhead = calibrated[1].get("overhead") if calibrated else None
-  result = plan(job, cluster, request, overhead, configured)
+  result = plan(job, cluster, request, configured)
   settings = result.settings
   sends = _sends(*configured, settings.workers) if configured else ""
   same = request._replace(batch=settings.examples, micro=settings.micro, workers=settings.workers)
   ends = {shares: plan(end, end_cluster, same) for shares, end, end_cluster in placed.ends}
   largest = None
   if not workers and cluster.workers and cluster.workers > settings.workers:
-    largest = plan(job, cluster, request._replace(workers=cluster.workers), overhead)
+    largest = plan(job, cluster, request._replace(workers=cluster.workers))
   amount = _amount(job)
   arguments = " ".join(a for a in line.arguments if a.startswith("--config") and not a.startswith(SET))
   print(

@@ -17,7 +17,6 @@ from ddl.perf.layers import MOMENTUM, StepMemory, params_bytes, parts, train_flo
 from ddl.perf.patterns import Op, Pattern
 from ddl.perf.placement import Job
 from ddl.perf.plan import PlanRequest, plan
-from ddl.perf.units import percent, seconds_text
 
 PLAIN = Job("plain", 4e8, 1e9, StepMemory(1e6, 1.2e9))
 
@@ -36,28 +35,6 @@ def job(name, **keys):
 
 def rows(advice):
   return {row.quantity: row for row in advice.rows}
-
-
-@pytest.mark.parametrize(("start", "workers"), [(1.0, 8), (3600.0, 1)])
-def test_compute_seconds_are_exact_in_spite_of_a_long_start(start, workers):
-  """T_C is 1e-9 of the step, so a difference of two steps would be inexact."""
-  slow_cluster = cluster(latency=0.0, bandwidth=1e15)
-  slow_cluster = slow_cluster._replace(device=slow_cluster.device._replace(start=start, peak=1e21))
-  small = PLAIN._replace(step=1e9)
-  row = next(
-    row for row in plan(small, slow_cluster, PlanRequest(batch=32, workers=workers)).rows if "strong" in row.quantity
-  )
-  compute = workers * 32 * 1e9 / (1e21 * 0.5)
-  overhead = bounds.efficiency(workers, (start + compute / workers - compute / workers) / compute)
-  assert (
-    f"{seconds_text(compute)} = " in row.why and f"alpha = (1 + R_O) / (1 + G R_O) = {percent(overhead)}" in row.why
-  )
-
-
-def test_a_step_that_only_reads_parameters_has_no_strong_scaling():
-  job = PLAIN._replace(step=(LayerWork(1e-9, held=1e9),))
-  row = next(row for row in plan(job, cluster(), PlanRequest(batch=32, workers=8)).rows if "strong" in row.quantity)
-  assert row.value == "1" and "as long with fewer examples" in row.why
 
 
 def test_a_plan_for_a_million_devices_takes_seconds(at_once):
@@ -207,39 +184,10 @@ def test_twice_the_recommended_workers_are_inefficient():
   assert efficiency(options) >= 0.8 > efficiency(2 * options)
 
 
-def test_the_strong_scaling_row_follows_the_lemma():
-  """R_O consists of the fixed part of a step (from the efficiency curve or measured) and the waiting."""
-  target, name = cluster(half=100), "workers (strong scaling, 256 examples)"
-
-  def waiting(target):  # the part of the exchange that the last third of the step does not hide
-    step = step_seconds(1e9, 64, target.device, target.efficiency)
-    return collectives.all_reduce(PLAIN.params_bytes, 4, target.network) - step / 3
-
-  row = rows(plan(PLAIN, target, PlanRequest(batch=64, workers=4)))[name]
-  overhead = (1e9 * 100 / 5e12 + waiting(target)) / (1e9 * 256 / 5e12)
-  assert f"= {overhead:.3g};" in row.why and "20 ms of each step, regardless of" in row.why
-  assert f"= {100 * bounds.efficiency(4, overhead):.3g} %" in row.why
-  slow = target._replace(device=target.device._replace(start=0.03))
-  row = rows(plan(PLAIN, slow, PlanRequest(batch=64, workers=4)))[name]
-  assert f"= {(0.05 + waiting(slow)) / (1e9 * 256 / 5e12):.3g};" in row.why and "50 ms of each step" in row.why
-  measured = rows(plan(PLAIN, target, PlanRequest(batch=64, workers=4), overhead=0.5))[name]
-  host = 0.5 * step_seconds(1e9, 64, target.device, target.efficiency)
-  assert (
-    f"= {(host + waiting(target)) / (1e9 * 256 / 5e12):.3g};" in measured.why and "measured R_O = 0.5" in measured.why
-  )
-  flat = rows(plan(PLAIN, cluster(), PlanRequest(workers=4)))["workers (strong scaling, 128 examples)"]
-  assert "nothing fixed in a step" in flat.why
-
-
-def test_a_fixed_part_of_rounding_errors_is_omitted():
-  advice = plan(job("alexnet"), named("dasgd_v100_10g"), PlanRequest(workers=12))
-  assert any("nothing fixed in a step" in row.why for row in advice.rows)
-
-
 def test_worker_rows_state_the_overlap_and_the_limit_by_the_data():
   reported = rows(plan(PLAIN._replace(data=1000), cluster(), PlanRequest(batch=64, workers=4)))
-  weak, strong = reported["workers (weak scaling)"], reported["workers (strong scaling, 256 examples)"]
-  assert "overlapped gradients" in weak.why and "waiting" in strong.why
+  weak = reported["workers (weak scaling)"]
+  assert "overlapped gradients" in weak.why
   sequential = rows(plan(PLAIN, cluster()._replace(overlap=False), PlanRequest(batch=64, workers=4)))[
     "workers (weak scaling)"
   ]
