@@ -149,7 +149,7 @@ class NetworkModel(NamedTuple):
   card: float | None = None  # bytes per second of a worker's own network card; None: it can use all cards of the node
   uplink: Uplink | None = None  # None: the switches above the nodes are not oversubscribed
   torus: Torus | None = None  # if workers are wired only to neighbors; `between` is then all links of one worker
-  reduces: tuple[str, ...] = ()  # levels ("inside", "between") with switches that reduce (such as NVLink SHARP)
+  reduces: tuple[str, ...] = ()  # levels ("inside", "between") where the library reduces in switches (NVLink SHARP)
   library: Library | None = None  # costs of collectives in addition to the links; None: textbook algorithms
 
   def nodes(self, workers: int) -> int:

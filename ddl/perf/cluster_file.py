@@ -206,6 +206,8 @@ def _network(
   units.choice("nodes.library", library := nodes["library"].lower(), ["", *LIBRARIES])
   if not all(level in LEVELS for level in nodes["reduces"]):
     raise OptionError("nodes.reduces", "a list of 'inside', 'between' or both", f"{nodes['reduces']!r:.80}")
+  if nodes["reduces"] and not library:
+    raise OptionError("nodes.library", "set with nodes.reduces", "nothing")
   if "torus" in values and per_node > 1:
     raise OptionError("nodes.devices", "1 with [torus]", per_node)
   return NetworkModel(

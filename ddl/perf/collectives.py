@@ -1,4 +1,4 @@
-"""Predict the seconds of collectives: textbook, hierarchical, torus, in-switch and library (NCCL) algorithms.
+"""Predict the seconds of collectives: textbook, hierarchical, torus and library (NCCL) algorithms.
 
 n is the number of bytes of a worker's whole vector: the input of an all-reduce or reduce-scatter, the output of an
 all-gather. L is the latency, G = 1 / bandwidth. A round in which a worker sends and receives m bytes takes
@@ -116,28 +116,6 @@ def _between_nodes(costs: dict[str, Cost], nbytes: float, workers: int, network:
   return {name: cost(nbytes, nodes, network.outgoing_link(workers, name not in NEAR)) for name, cost in costs.items()}
 
 
-def in_switches(nbytes: float, workers: int, network: NetworkModel) -> float:
-  """Return the seconds of an all-reduce with switches that reduce inside nodes, between nodes, or both.
-
-  A level (inside or between nodes) without such switches uses its cheapest algorithm.
-
-  A reduction in the switch of a node takes 2 L + n G (2 - duplex) (1 + 1 / m): each of the m workers sends its vector
-  and receives the sum of one m-th of it, then sends this part and receives all parts. A reduction in the switches
-  between nodes takes 2 L + n G (2 - duplex): up and down their tree.
-  """
-  per_node, nodes, link = _shape(workers, network)
-  way, seconds = network.outgoing_link(workers), 0.0
-  if per_node > 1 and "inside" in network.reduces:
-    seconds += 2 * link.latency + _exchange_seconds(nbytes * (1 + 1 / per_node), link)
-  elif per_node > 1:
-    seconds += 2 * min(cost(nbytes, per_node, link) for cost in INSIDE.values())
-  if nodes > 1 and "between" in network.reduces:
-    seconds += 2 * way.latency + _exchange_seconds(nbytes, way)
-  elif nodes > 1:
-    seconds += min(_between_nodes(ALL_REDUCE, nbytes, workers, network).values())
-  return seconds
-
-
 def on_torus(nbytes: float, workers: int, network: NetworkModel) -> float:
   """Return the seconds of an all-reduce on a torus that uses all axes at once, each for a part of the n bytes.
 
@@ -170,14 +148,13 @@ def all_reduce(nbytes: float, workers: int, network: NetworkModel, algorithm: st
 def all_reduces(nbytes: float, workers: int, network: NetworkModel) -> dict[str, float]:
   """Return name -> seconds of the all-reduce algorithms that a network can use.
 
-  They are the algorithm of a torus, those of a library, or else textbook algorithms and reduction in switches.
+  They are the algorithm of a torus, those of a library, or else textbook algorithms.
   """
   if network.torus:
     return {"torus": on_torus(nbytes, workers, network)}
   if network.library:
     return library_all_reduces(nbytes, workers, network, network.library)
-  switches = {"switches": in_switches(nbytes, workers, network)} if network.reduces else {}
-  return _textbook(nbytes, workers, network) | switches
+  return _textbook(nbytes, workers, network)
 
 
 def _textbook(nbytes: float, workers: int, network: NetworkModel) -> dict[str, float]:

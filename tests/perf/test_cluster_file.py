@@ -163,7 +163,7 @@ PLAIN = TEXT.replace('library = "NCCL"\n', "").replace("duplex = 0.5\n", "")
 def test_uplinks_reducing_switches_and_tori_are_read(tmp_path):
   more = "[uplink]\nnodes = 2\nshare = 0.25\n"
   cluster = cluster_file.read_cluster(
-    written(tmp_path, PLAIN.replace("count = 4", 'count = 4\nreduces = ["between"]') + more)
+    written(tmp_path, TEXT.replace("count = 4", 'count = 4\nreduces = ["between"]') + more)
   )
   assert cluster.network.uplink == Uplink(2, 0.25) and cluster.network.reduces == ("between",)
   start, end = PLAIN.index("[link.device]"), PLAIN.index("[link.node]")
@@ -173,6 +173,7 @@ def test_uplinks_reducing_switches_and_tori_are_read(tmp_path):
 
 BETWEEN_MISTAKES = {  # replacement of "count = 4": message
   'count = 4\nreduces = ["up"]': r"nodes.reduces must be a list .*, got \['up'\]",
+  'count = 4\nreduces = ["inside"]': "nodes.library must be set with nodes.reduces, got nothing",
   'count = 4\nreduces = "inside"': "nodes.reduces must be a list .*got 'inside'",
   "count = 4\n[torus]\naxes = 2\nring = 4": r"nodes.devices must be 1 with \[torus\], got 2",
   "count = 4\n[uplink]\nnodes = 2\nshare = 0": r"uplink.share must be in \[0\.0001, 1\], got 0\.",
