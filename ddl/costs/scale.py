@@ -29,7 +29,6 @@ EFFICIENCY = (  # only for strong scaling; with weak scaling both definitions ag
   "`plan` compares with a step on the same examples per worker without an exchange"
 )
 HEAD = ("nodes", "workers", "s/step", "examples/s", "speed-up", "efficiency", "communication", "limited by")
-ORDERED = {"fifo": "first come, first served", "priority": "by priority: first layers first"}
 
 
 class Curve(NamedTuple):
@@ -165,10 +164,6 @@ def curves(
           transport=transport._replace(overlap=False),
         )[0]  # fmt: skip
       results.append(Curve(short_name(name), sent, transport, points, largest=largest, exposed=exposed))
-  if transport.order != "fifo" and not (transport.overlap and any(curve.pattern.local for curve in results)):
-    names = ", ".join(curve.algorithm for curve in results)
-    condition = "fifo, unless exchanges overlap computation and an algorithm sends gradients layer by layer"
-    raise OptionError("order", f"{condition} (algorithms: {names})", transport.order)
   last = results[0].points[-1]
   if not results[0].possible:
     most = largest if weak else largest * last.workers
@@ -267,7 +262,7 @@ def setting(curve: Curve) -> str:
   if not transport.overlap:
     parts.append("no overlap")
   elif curve.pattern.local:
-    parts.append(f"messages {ORDERED[transport.order]}")
+    parts.append("messages first come, first served")
   if transport.overlap and transport.outer and any(not x.delay for x in curve.pattern.exchanges):
     parts.append("sent layer by layer during the last backward pass, which ddl does not do")
   return ", ".join(parts)

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -56,7 +56,6 @@ class Transport(NamedTuple):
   servers: int = 1
   overlap: bool = True  # whether exchanges and gradients overlap computation
   bucket: float = 25e6  # bytes of gradients per message, as in PyTorch's DDP; 0: one message per layer
-  order: str = "fifo"  # order of messages, see timeline.ORDERS
   outer: bool = False  # whether exchanges without a delay overlap the last backward pass before them
 
 
@@ -160,8 +159,8 @@ def gradients_of(run: Scenario, ops: Sequence[Op] = ()) -> Timeline:
     share = [op._replace(nbytes=op.nbytes * nbytes / total) for op in ops or run.pattern.local]
     return patterns.seconds(share, run.workers, run.cluster.network)
 
-  settings: Any = {key: getattr(run.transport, key) for key in ("bucket", "order", "overlap")}
-  return timeline.simulate(step_pass(run.work, run.cluster, run.examples), cost, **settings)
+  step, transport = step_pass(run.work, run.cluster, run.examples), run.transport
+  return timeline.simulate(step, cost, bucket=transport.bucket, overlap=transport.overlap)
 
 
 def _lockstep(run: Scenario) -> float:

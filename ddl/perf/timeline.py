@@ -6,7 +6,7 @@ max(worker free, done_i). A layer's weight gradient is computed before its input
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 STEPS = 4  # simulated steps; the means are over the second half
 
@@ -35,40 +35,6 @@ class TimelineEvent(NamedTuple):
   end: float
 
 
-class Message(NamedTuple):
-  """A message with the gradients of some layers; in the next step, the forward pass of the first of them needs it."""
-
-  step: int
-  layers: tuple[int, ...]
-  seconds: float
-  ready: float  # time from which it can be sent, in seconds
-
-
-ORDERS: dict[str, Callable[[Message], Any]] = {  # of equal messages, the one that was launched first is sent first
-  "fifo": lambda message: message.ready,
-  "priority": lambda message: (message.step, message.layers[0]),
-}
-
-
-class MessageQueue:
-  """A link that carries one message at a time; it chooses the next message lazily, when the worker waits."""
-
-  def __init__(self, order: str):
-    """Start with an idle link. order: a key of ORDERS."""
-    self.order, self.free, self.pending = ORDERS[order], 0.0, list[Message]()
-    self.sent = dict[Message, TimelineEvent]()
-
-  def arrival(self, message: Message) -> float:
-    """Return the time at which a message arrives, in seconds."""
-    while message not in self.sent:
-      now = max(self.free, min(x.ready for x in self.pending))
-      first = min((x for x in self.pending if x.ready <= now), key=self.order)
-      self.pending.remove(first)
-      self.free = now + first.seconds
-      self.sent[first] = TimelineEvent("message", first.step, first.layers, now, self.free)
-    return self.sent[message].end
-
-
 class Timeline(NamedTuple):
   """The result of `simulate`: mean seconds per step in the steady state, and the events of all simulated steps."""
 
@@ -83,9 +49,7 @@ class Timeline(NamedTuple):
     return self.exposed + self.hidden
 
 
-def simulate(
-  step: Pass, cost: Callable[[float], float], *, bucket: float = 0.0, order: str = "fifo", overlap: bool = True
-) -> Timeline:
+def simulate(step: Pass, cost: Callable[[float], float], *, bucket: float = 0.0, overlap: bool = True) -> Timeline:
   """Simulate steps that send gradients layer by layer during the backward pass.
 
   A message can be sent as soon as the weight gradient of its first layer is computed. The forward pass of this layer in
@@ -95,14 +59,20 @@ def simulate(
     step: seconds and bytes of the layers.
     cost: bytes of gradients -> seconds of their message.
     bucket: bytes at which a message is sent; 0: one message per layer, infinity: one message for all layers.
-    order: "fifo", or "priority": send the message that is needed first.
     overlap: whether messages overlap the backward pass; False: send them after it, and wait for all of them.
   """
-  link, events, now = MessageQueue(order), list[TimelineEvent](), 0.0
+  events, messages, now, free = list[TimelineEvent](), list[TimelineEvent](), 0.0, 0.0
   groups = _groups(step.nbytes, bucket)
   seconds = {group: cost(sum(step.nbytes[i] for i in group)) for group in groups}
-  needed = dict[int, list[Message]]()  # layer whose forward pass waits -> messages of the previous step
+  arrivals = dict[int, list[float]]()  # layer whose forward pass waits -> arrivals of messages of the previous step
   waits, ends = [0.0] * STEPS, list[float]()
+
+  def send(number: int, group: tuple[int, ...]) -> float:
+    nonlocal free
+    start = max(free, now)
+    free = start + seconds[group]
+    messages.append(TimelineEvent("message", number, group, start, free))
+    return free
 
   def compute(kind: str, number: int, layer: int, duration: float) -> None:
     nonlocal now
@@ -111,29 +81,26 @@ def simulate(
 
   for number in range(STEPS):
     for layer, duration in enumerate(step.forward):
-      for message in needed.get(layer, ()):
-        arrived = max(now, link.arrival(message))
+      for arrival in arrivals.get(layer, ()):
+        arrived = max(now, arrival)
         events.append(TimelineEvent("wait", number, (layer,), now, arrived))
         waits[number] += arrived - now
         now = arrived
       compute("forward", number, layer, duration)
-    needed = {}
+    arrivals = {}
     waiting = list(groups)
     for layer in reversed(range(len(step.forward))):
       compute("weights", number, layer, step.weights[layer])
       if overlap and waiting and waiting[0][0] == layer:
-        group = waiting.pop(0)
-        needed[layer] = [Message(number, group, seconds[group], now)]
-        link.pending += needed[layer]
+        arrivals[layer] = [send(number, waiting.pop(0))]
       compute("inputs", number, layer, step.inputs[layer])
     if waiting:
-      needed[0] = [Message(number, group, seconds[group], now) for group in waiting]
-      link.pending += needed[0]
+      arrivals[0] = [send(number, group) for group in waiting]
     ends.append(now)
   sent, half = sum(seconds.values()), STEPS // 2
   exposed = sum(waits[half:]) / half
   mean = (ends[-1] - ends[half - 1]) / half
-  return Timeline(mean, exposed, max(0.0, sent - exposed), [*events, *link.sent.values()])
+  return Timeline(mean, exposed, max(0.0, sent - exposed), [*events, *messages])
 
 
 def _groups(nbytes: Sequence[float], bucket: float) -> list[tuple[int, ...]]:

@@ -58,9 +58,6 @@ OVERLAP = shared_flags.overlap()
 BUCKET = flags.DEFINE_float(
   "bucket", 25.0, "MB of gradients sent in one message; 0: one message per layer", lower_bound=0.0, upper_bound=1e9
 )
-ORDER = flags.DEFINE_enum(
-  "order", "fifo", ["fifo", "priority"], "order of gradient messages; priority: first layers first"
-)
 OUTER = flags.DEFINE_bool(
   "outer_overlap",
   False,
@@ -85,7 +82,7 @@ def main(line: CommandLine) -> int:
   names = list(dict.fromkeys(_algorithms()))
   settings = scale.settings(names, period=PERIOD.value, delay=DELAY.value)
   overlap = OVERLAP.value == "on" and cluster.overlap
-  transport = Transport(SERVERS.value, overlap, 1e6 * BUCKET.value, ORDER.value, OUTER.value)
+  transport = Transport(SERVERS.value, overlap, 1e6 * BUCKET.value, OUTER.value)
 
   def curves(job: Job, cluster: Cluster) -> list[Curve]:
     return scale.curves(

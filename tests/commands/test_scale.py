@@ -161,27 +161,6 @@ def test_largest_batch_of_a_model_of_ddl_fits_in_memory():
   assert result > 16 and peak(result) <= 20e6 < peak(result * 5 // 4)
 
 
-def test_priority_of_first_layers_is_faster():
-  result = {"sync_sgd": {}, "local_sgd": {}}
-  work, target = scaling.work(neural_networks.table("vgg_a")), named("cori_fdr")
-  curves = {
-    order: scale.curves(
-      work, target, [1, 128], result, Transport(bucket=0.0, order=order), batch=512, weak=False, jitter=0.0
-    )
-    for order in ("fifo", "priority")
-  }
-  assert [scale.setting(curves[order][0]) for order in curves] == [
-    "messages first come, first served", "messages by priority: first layers first",
-  ]  # fmt: skip
-  assert "messages" not in scale.setting(curves["priority"][1])
-  (fifo, _), (priority, _) = curves["fifo"], curves["priority"]
-  assert priority.points[1].seconds < 0.95 * fifo.points[1].seconds
-  for name, overlap in (("local_sgd", True), ("sync_sgd", False)):
-    transport = Transport(overlap=overlap, order="priority")
-    with pytest.raises(ValueError, match="order must be fifo"):
-      scale.curves(work, target, [1, 128], {name: {}}, transport, batch=512, weak=False, jitter=0.0)
-
-
 @pytest.mark.parametrize(("bandwidth", "jitter"), [(1e9, 0.3), (1e10, 0.0), (1e10, 0.3)])  # full, and at its knee
 def test_a_servers_queue_needs_few_simulated_workers(bandwidth, jitter, monkeypatch):
   cluster, job = named("ethernet_10g").with_bandwidth(128, bandwidth), scaling.StepWork((LayerWork(1e10),), (4e6,))
@@ -269,15 +248,12 @@ def test_a_single_number_is_drawn_as_a_line_from_one_worker():
     assert scale_page.line_of(whole) == whole.points
 
 
-@pytest.mark.parametrize("order", ["fifo", "priority"])
 @pytest.mark.parametrize("bandwidth", [2e8, 2e9, 2e10])
-def test_bars_of_a_step_add_up_to_its_timeline(order, bandwidth):
+def test_bars_of_a_step_add_up_to_its_timeline(bandwidth):
   cluster = named("cori_fdr").with_bandwidth(64, bandwidth)
   work = scaling.work(neural_networks.table("overfeat_fast"))
   shown = scaling.gradients_of(
-    scaling.Scenario(
-      scale.recorded("sync_sgd", sum(work.nbytes))(64), work, cluster, 64, 4, Transport(bucket=0.0, order=order)
-    )
+    scaling.Scenario(scale.recorded("sync_sgd", sum(work.nbytes))(64), work, cluster, 64, 4, Transport(bucket=0.0))
   )
   took = dict.fromkeys(scale_page.KINDS, 0.0)
   for bar in scale_page.bars(shown):
@@ -394,7 +370,6 @@ def test_a_measurement_on_this_machine(tmp_path, monkeypatch):
     (["--workdir=/proc/nothing"], "workdir must be a writable folder, got /proc/nothing"),
     (["--measure", "--model=mlp"], "measure must be unset with --cluster=cori_fdr and --model=mlp"),
     (["--scaling=weak", "--batch=100000"], "batch must be at most"),
-    (["--order=priority", "--algorithms=dasgd"], "order must be fifo"),
     (["--servers=10000000000", "--algorithms=async_sgd"], "servers"),
     (["--servers=100000000000000000000"], "servers"),
     (["--period=1000000000"], "period"),

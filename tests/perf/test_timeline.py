@@ -20,7 +20,7 @@ def stalls(simulated, layers):
   return [sum(e.end - e.start for e in late if e.layers == (layer,)) / half for layer in range(layers)]
 
 
-def ticked(layers, cost, packed, priority):
+def ticked(layers, cost, packed):
   """Simulate tick by tick; return the tick at which each step ends."""
   count = len(layers)
   groups = [tuple(range(count))] if packed else [(i,) for i in reversed(range(count))]
@@ -29,7 +29,7 @@ def ticked(layers, cost, packed, priority):
     todo += [(layers[i][0], step, "forward", i) for i in range(count)]
     for i in reversed(range(count)):
       todo += [(layers[i][1], step, "weights", i), (layers[i][2], step, "inputs", i)]
-  left, arrived, queue, link, ends, sent = None, set(), [], None, [], 0
+  left, arrived, queue, link, ends = None, set(), [], None, []
   for tick in range(100_000):
     if link and link[0] == tick:
       arrived.add(link[1])
@@ -46,14 +46,12 @@ def ticked(layers, cost, packed, priority):
       left = None
       for g in groups:
         if kind == "weights" and g[0] == i:
-          queue.append(((step, i), sent, sum(cost[j] for j in g), (step, g)))
-          sent += 1
+          queue.append((sum(cost[j] for j in g), (step, g)))
       if (kind, i) == ("inputs", 0):
         ends.append(tick)
     if link is None and queue:
-      first = min(queue) if priority else queue[0]
-      queue.remove(first)
-      link = (tick + first[2], first[3])
+      ticks, message = queue.pop(0)
+      link = (tick + ticks, message)
     if not todo:
       break
   return ends
@@ -64,17 +62,14 @@ def cases(draw):
   count = draw(st.integers(1, 4))
   layers = [(draw(st.integers(1, 4)), draw(st.integers(1, 4)), draw(st.integers(0, 4))) for _ in range(count)]
   cost = [draw(st.integers(1, 12)) for _ in range(count)]
-  return layers, cost, draw(st.booleans()), draw(st.booleans())
+  return layers, cost, draw(st.booleans())
 
 
 @settings(max_examples=100)
 @given(cases())
 def test_a_step_equals_a_tick_by_tick_simulation(case):
-  layers, cost, packed, priority = case
-  simulated = simulate(
-    Pass(*zip(*layers, strict=True), cost), float, bucket=math.inf if packed else 0,
-    order="priority" if priority else "fifo",
-  )  # fmt: skip
+  layers, cost, packed = case
+  simulated = simulate(Pass(*zip(*layers, strict=True), cost), float, bucket=math.inf if packed else 0)
   np.testing.assert_allclose(
     [e.end for e in simulated.events if e.kind == "inputs" and e.layers == (0,)], ticked(*case)
   )
@@ -88,10 +83,10 @@ def passes(draw):
 
 
 @settings(max_examples=50)
-@given(passes(), st.sampled_from(["fifo", "priority"]), st.sampled_from([0, 1e6, math.inf]))
-def test_hidden_and_exposed_seconds_sum_to_the_messages(step, order, bucket):
+@given(passes(), st.sampled_from([0, 1e6, math.inf]))
+def test_hidden_and_exposed_seconds_sum_to_the_messages(step, bucket):
   link = LinkModel(0.02, 5e6)
-  simulated = simulate(step, link.seconds, order=order, bucket=bucket)
+  simulated = simulate(step, link.seconds, bucket=bucket)
   sent = [e for e in simulated.events if e.kind == "message" and e.step == 0]
   messages = sum(link.seconds(sum(step.nbytes[i] for i in e.layers)) for e in sent)
   assert sorted(i for e in sent for i in e.layers) == list(range(len(step.nbytes)))
@@ -104,26 +99,22 @@ def test_hidden_and_exposed_seconds_sum_to_the_messages(step, order, bucket):
 
 
 @settings(max_examples=50)
-@given(passes(), st.floats(0.1, 10), st.sampled_from(["fifo", "priority"]))
-def test_overlap_and_bandwidth_never_increase_the_time(step, factor, order):
+@given(passes(), st.floats(0.1, 10))
+def test_overlap_and_bandwidth_never_increase_the_time(step, factor):
   slow, fast = LinkModel(0.01, 3e6), LinkModel(0.01, 3e6 * (1 + factor))
   sequential = simulate(step, slow.seconds, overlap=False)
-  simulated = simulate(step, slow.seconds, order=order)
+  simulated = simulate(step, slow.seconds)
   assert sequential.seconds == pytest.approx(step.seconds + sum(map(slow.seconds, step.nbytes)))
   assert sequential.hidden == pytest.approx(0, abs=1e-9)
   assert simulated.seconds <= sequential.seconds * (1 + 1e-9)
-  if order == "fifo":
-    assert simulate(step, fast.seconds).seconds <= simulated.seconds * (1 + 1e-9)
+  assert simulate(step, fast.seconds).seconds <= simulated.seconds * (1 + 1e-9)
 
 
-def test_priority_sends_the_first_layers_gradients_first():
-  """By hand: while the last layer's message occupies the link, the order decides which message is next."""
+def test_messages_are_sent_in_the_order_of_the_backward_pass():
   step = Pass([1, 1, 1], [1, 1, 1], [1, 1, 0], [1, 1, 4])  # ready at 8, 6 and 4 s of a step of 8 s
   assert stalls(simulate(step, float), 3) == pytest.approx([2.0, 0, 0])  # sent in 4..8, 8..9 and 9..10
-  assert stalls(simulate(step, float, order="priority"), 3) == pytest.approx([1.0, 0, 0])  # the first layer's in 8..9
   step = Pass([1] * 4, [1] * 4, [0] * 4, [1, 3, 3, 3])
   assert stalls(simulate(step, float), 4) == pytest.approx([7.0, 0, 0, 0])
-  assert stalls(simulate(step, float, order="priority"), 4) == pytest.approx([1.0, 2.0, 2.0, 0])
 
 
 @pytest.mark.parametrize("bucket, groups", [(0, [(3,), (2,), (0,)]), (5, [(2, 3), (0,)]), (math.inf, [(0, 2, 3)])])
