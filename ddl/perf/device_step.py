@@ -4,7 +4,10 @@ In addition to the products of the layers (`layers.parts`) the model includes
   tiles      a convolution kernel computes tiles of TILE output maps, so that 80 maps cost as much as 128. This applies
              to the outputs in the forward pass and the weight gradient, and to the inputs in the input gradient.
   winograd   3x3 convolutions of stride 1 by F(2x2, 3x3), arXiv 1509.09308, with 16 instead of 36 products; 5x5 and
-             larger convolutions by FFT, arXiv 1312.5851, with about half of the products.
+             larger convolutions by FFT, arXiv 1312.5851, with about half of the products. The choice is the 0-1 program
+             of Zou et al. 2017, arXiv 1709.06622, over layers k and algorithms l with x_kl in {0, 1}:
+               minimize sum_kl x_kl T_kl  subject to  sum_l x_kl = 1 for each k,  max_kl x_kl M_kl <= M_bound.
+             Layers run one after the other and share one workspace, so each layer uses the fastest algorithm that fits.
   traffic    layers after a convolution read and write its maps again: batch normalization (forward: 2 reads, 1 write;
              backward: 2 reads of x, 2 of dy, 1 write of dx: 8 in total) and activation (forward 2, backward 3), or bias
              (forward 2, backward 1) and activation. Pooling, sums and concatenations are not counted; the share of the
@@ -17,14 +20,10 @@ range if a kind of network was not measured on a device.
 """
 
 import math
-from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-import numpy as np
-
 from ddl.perf import neural_networks
-from ddl.perf.convolution import AlgorithmCosts, stride_one, tabulated
 from ddl.perf.device import WIDTHS, Device, Efficiency, LayerWork, chips, device_data, step_seconds
 from ddl.perf.layers import Attention, Layer, Table, has_attention, is_convolution, is_map_scale, params
 from ddl.perf.units import percent
@@ -83,13 +82,18 @@ class DeviceStep(NamedTuple):
     return step_seconds(self.parts, examples, self.device, self.efficiency)
 
 
-def device_step(table: Table, device: Device, shares: Shares, *, recomputed: float = 0.0, split: int = 1) -> DeviceStep:
+def device_step(
+  table: Table, device: Device, shares: Shares, *, recomputed: float = 0.0, split: int = 1, examples: int = 0,
+  room: float = math.inf,
+) -> DeviceStep:  # fmt: skip
   """Return the step of a layer table on a device, with the fastest algorithm that applies to each convolution.
 
   Args:
     shares: the shares of the device's rates that kernels reach.
     recomputed: share of the forward pass that is recomputed in the backward pass.
     split: number of devices over which the optimizer state and its update are sharded.
+    examples: with `room`, the examples of the step.
+    room: bytes that a step leaves for the workspace of convolutions (M_bound).
   """
   parts = []
   if has_attention(table):
@@ -102,7 +106,7 @@ def device_step(table: Table, device: Device, shares: Shares, *, recomputed: flo
     slower = 1 / shares.attention if isinstance(layer, Attention) else 1.0
     values = layer.fused_moved if shares.fused else layer.moved
     moved = 0.0 if is_map_scale(layer) else values * (1 + recomputed / 3)
-    work = flop(layer, i == 0) * cost(fastest(layer, shares), shares)
+    work = flop(layer, i == 0) * cost(fastest(layer, shares, examples, room / device.width), shares)
     parts.append(LayerWork((work + again) * slower, moved, layer.held))
     if traffic := extra(layer):
       parts.append(LayerWork(0.0, traffic))
@@ -110,12 +114,33 @@ def device_step(table: Table, device: Device, shares: Shares, *, recomputed: flo
   return DeviceStep(tuple(parts), started, shares.efficiency)
 
 
-def fastest(layer: Layer, shares: Shares) -> str:
-  """Return the fastest algorithm that applies to a layer."""
+def fastest(layer: Layer, shares: Shares, examples: int = 0, room: float = math.inf) -> str:
+  """Return the fastest algorithm that applies to a layer with a workspace of at most `room` values."""
   names = ["direct"]
   if is_convolution(layer) and stride_one(layer):
     names += ["winograd"] * (layer.kernel == (3, 3)) + ["fft"] * (min(layer.kernel) >= 5)
-  return min(names, key=lambda name: cost(name, shares))
+  return min((x for x in names if workspace(x, layer, examples) <= room), key=lambda name: cost(name, shares))
+
+
+def stride_one(layer: Layer) -> bool:
+  """Return whether the output size implies a stride of 1: o = i + 2 pad - k + 1 >= i - k + 1."""
+  return all(o >= i - k + 1 for i, k, o in zip(layer.size_in, layer.kernel, layer.size_out, strict=True))
+
+
+def workspace(algorithm: str, layer: Layer, examples: int) -> float:
+  """Return the values in the workspace of a convolution: an upper bound, as fused kernels keep them on the chip.
+
+  The workspace of Winograd's algorithm holds the 16 transformed values of each tile of 2x2 outputs, in the input and
+  output maps, and of each kernel. FFT pads all maps and kernels to a power of two, and a transformed row of s points
+  has s / 2 + 1 complex values.
+  """
+  if algorithm == "direct":
+    return 0.0
+  maps, kernels = examples * (layer.inputs + layer.outputs), layer.inputs * layer.outputs // layer.groups
+  if algorithm == "winograd":
+    return 16 * (math.ceil(layer.size_out[0] / 2) * math.ceil(layer.size_out[1] / 2) * maps + kernels)
+  rows, columns = (2 ** math.ceil(math.log2(o + k - 1)) for o, k in zip(layer.size_out, layer.kernel, strict=True))
+  return 2 * rows * (columns // 2 + 1) * (maps + kernels)
 
 
 def cost(algorithm: str, shares: Shares) -> float:
@@ -151,29 +176,6 @@ def extra(layer: Layer) -> float:
   if not is_convolution(layer) or not layer.bias:
     return 0.0
   return (NORMALIZED if layer.normalized else BIASED) * layer.activations
-
-
-def measured_costs(
-  table: Table, device: Device, shares: Shares
-) -> tuple[Callable[[int], AlgorithmCosts], Callable[[int], float]]:
-  """Return two functions of the mini-batch size X: the costs of all convolutions, and the seconds of everything else.
-
-  The workspace sizes of `ddl.perf.convolution` are upper bounds, because fused kernels keep the transforms on the chip.
-
-  Args:
-    device: the device; its `start` includes the launches of all layers.
-    shares: the measured shares of the device's rates that kernels reach.
-  """
-
-  def work(name: str, layer: Layer, _counts: tuple[float, float], _examples: int) -> LayerWork | None:
-    slower = cost(name, shares)
-    if not np.isfinite(slower) or (name == "fft" and min(layer.kernel) < 5):
-      return None
-    return LayerWork(flop(layer, layer is table[0]) * slower, layer.moved, 3 * layer.params)
-
-  costs = tabulated(table, device, shares.efficiency, work)
-  direct = device_step(table, device, shares._replace(start=0.0, winograd=0.0))
-  return costs, lambda examples: direct.seconds(examples) - float(costs(examples).seconds[:, 0].sum())
 
 
 class ShareRange(NamedTuple):

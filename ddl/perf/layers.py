@@ -283,23 +283,9 @@ def train_flop(table: Table) -> int:
   return sum(layer.train_flop for layer in table)
 
 
-def pass_bytes(layer: Layer, examples: float, width: int = FLOAT) -> float:
-  """Return the memory traffic of one pass in bytes: width * (b (ifm ih iw + ofm oh ow) + parameters).
-
-  The three passes of training (forward, weight gradient, input gradient) move the same number of bytes: each reads two
-  of (inputs, outputs, weights), or their gradients, and writes the third.
-  """
-  return width * (examples * (layer.input_values + layer.activations) + layer.params)
-
-
-def part(layer: Layer) -> LayerWork:
-  """Return the work of a layer in training: its FLOP, and the traffic of the three passes."""
-  return LayerWork(layer.train_flop, layer.moved, layer.held)
-
-
 def parts(table: Table) -> tuple[LayerWork, ...]:
-  """Return the work of each layer in training."""
-  return tuple(map(part, table))
+  """Return the work of each layer in training: its FLOP, and the traffic of the three passes."""
+  return tuple(LayerWork(layer.train_flop, layer.moved, layer.held) for layer in table)
 
 
 class StepMemory(NamedTuple):

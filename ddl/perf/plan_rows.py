@@ -9,9 +9,8 @@ from ddl.names import pluralize
 from ddl.perf import bounds, collectives
 from ddl.perf.batch_size import ENOUGH, TriedSizes
 from ddl.perf.cluster import Cluster, NetworkModel
-from ddl.perf.convolution import choose, modelled, other_seconds
 from ddl.perf.device import part_terms, step_parts
-from ddl.perf.device_step import measured_costs
+from ddl.perf.device_step import Shares, device_step, fastest, workspace
 from ddl.perf.layers import is_convolution, train_flop
 from ddl.perf.placement import Job
 from ddl.perf.units import bytes_text, percent, rate_text, seconds_text
@@ -78,7 +77,9 @@ def one_worker(job: Job, cluster: Cluster, sizes: TriedSizes, rule: str) -> list
     value = f"sharded over {job.split}" if job.split > 1 else "not sharded"
     limit = "memory" if job.split > 1 or job.recomputed else "nothing"
     rows.append(PlanRow("parameters' states", value, job.states, limit))
-  return [*rows, _convolutions(job, cluster, sizes)] if any(map(is_convolution, job.table)) else rows
+  if job.shares and not job.shares.whole and any(map(is_convolution, job.table)):
+    rows.append(_convolutions(job, cluster, sizes, job.shares))
+  return rows
 
 
 def _examples(job: Job, sizes: TriedSizes, rule: str) -> PlanRow:
@@ -137,33 +138,20 @@ def _efficiency(job: Job, cluster: Cluster, sizes: TriedSizes) -> PlanRow:
   return PlanRow("efficiency of the step", share, job.source, limit)
 
 
-def _convolutions(job: Job, cluster: Cluster, sizes: TriedSizes) -> PlanRow:
-  """Return the fastest algorithms with a workspace in the memory that a microbatch leaves.
-
-  If the speeds of these algorithms were measured on the device, the step already uses the fastest one for each layer;
-  otherwise, their savings are reported separately.
-  """
-  device, efficiency, x = cluster.device, cluster.efficiency, sizes.part
-  measured = job.shares if job.shares and not job.shares.whole else None
-  if measured:
-    costs, other = measured_costs(job.table, device, measured)
-  else:
-    costs, other = modelled(job.table, device, efficiency), other_seconds(job.table, device, efficiency)
-  at_x, left = costs(x), device.usable - job.memory.total(x)
-  chosen, direct = choose(at_x, left), float(at_x.seconds[:, at_x.algorithms.index("direct")].sum())
-  step, one = chosen.seconds + other(x), sizes.step / sizes.requested.micro
-  if measured:
-    why = f"0-1 program over the device's algorithms, with one workspace for all layers: {seconds_text(chosen.seconds)}"
-    why += f", direct only: {seconds_text(direct)}; T_step uses the fastest algorithm of each layer"
-    if one - step < -0.001 * one:
-      why += f"; with the workspaces that fit, a step takes {seconds_text(step)}"
-  else:
-    why = f"0-1 program over modeled algorithms, with one workspace for all layers: {seconds_text(chosen.seconds)}"
-    why += f"; direct only, as in T_step: {seconds_text(direct)}"
-    if one - step > 0.001 * one:
-      why += f". With kernels as good as modeled, a step takes {seconds_text(step)}"
-  algorithms = ", ".join(f"{n} {name}" for name, n in Counter(chosen.algorithms).most_common())
-  limit = f"{bytes_text(left)} are left for workspaces, {bytes_text(chosen.workspace)} are used"
+def _convolutions(job: Job, cluster: Cluster, sizes: TriedSizes, shares: Shares) -> PlanRow:
+  """Return the fastest convolution algorithms with a workspace in the memory that a microbatch leaves."""
+  device, x = cluster.device, sizes.part
+  left = max(0.0, device.usable - job.memory.total(x))
+  kernels = shares._replace(start=0.0)  # the device's start includes it
+  step = device_step(job.table, device, kernels, examples=x, room=left).seconds(x)
+  direct = device_step(job.table, device, kernels._replace(winograd=0.0)).seconds(x)
+  layers = [*filter(is_convolution, job.table)]
+  names = [fastest(layer, shares, x, left / device.width) for layer in layers]
+  used = device.width * max(workspace(name, layer, x) for name, layer in zip(names, layers, strict=True))
+  why = f"0-1 program over the device's algorithms, with one workspace for all layers: a step of {seconds_text(step)}"
+  why += f", direct only: {seconds_text(direct)}; T_step uses the fastest algorithm of each layer"
+  algorithms = ", ".join(f"{n} {name}" for name, n in Counter(names).most_common())
+  limit = f"{bytes_text(left)} are left for workspaces, {bytes_text(used)} are used"
   return PlanRow("convolutions", algorithms, why, limit)
 
 

@@ -9,7 +9,7 @@ a hop has no latency. Pooling and dropout, which layer tables do not contain, ar
 from ddl.perf import bounds, cluster_file, neural_networks
 from ddl.perf.collectives import all_reduce
 from ddl.perf.device import Device
-from ddl.perf.layers import Layer, Table, params_bytes, pass_bytes
+from ddl.perf.layers import FLOAT, Layer, Table, params_bytes
 from experiments.papers import page
 from experiments.papers.page import Config, Section
 
@@ -38,7 +38,7 @@ def step_seconds(table: Table, examples: float, *, flattened: int = 1, device: D
   first = next((x for x in table if x.dense), None)
   for layer in table:
     compute = examples * layer.forward_flop / device.peak
-    memory = pass_bytes(layer, examples) / device.memory_bandwidth
+    memory = FLOAT * (layer.moved * examples + layer.held) / 3 / device.memory_bandwidth  # of one of three passes
     zeros = flattened if layer is first else _zeros(layer)
     seconds += 2 * max(compute, memory) + max(compute * zeros, memory)
   return seconds

@@ -29,9 +29,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ddl.perf import device_step, neural_networks
-from ddl.perf.convolution import choose, modelled, other_seconds
 from ddl.perf.device import Efficiency, chips, step_seconds
-from ddl.perf.device_step import FORMS, KINDS, Shares, extra, fastest, flop, kind_of
+from ddl.perf.device_step import FORMS, KINDS, Shares, cost, extra, fastest, flop, kind_of
 from ddl.perf.layers import Table, is_map_scale, parts
 from ddl.perf.neural_networks import SequenceSizes, transformer
 from experiments.papers import page
@@ -209,14 +208,16 @@ def _program_points() -> list[PublishedStep]:
 def _half(point: PublishedStep, winograd: bool) -> float:
   """Predict a step at half of the peak: by the roofline, or if `winograd`, with the 0-1 program's algorithms."""
   layers, device = network(point.network), chips()[point.device].device(point.form)
-  if not winograd:
-    return step_seconds(parts(layers), point.examples, device, HALF)
-  algorithms = choose(modelled(layers, device, HALF)(point.examples), float("inf"))
-  return algorithms.seconds + other_seconds(layers, device, HALF)(point.examples)
+  shares = Shares(HALF.best, winograd=HALF.best * winograd)
+  work = [
+    part._replace(flop=part.flop * cost(fastest(layer, shares), shares))
+    for layer, part in zip(layers, parts(layers), strict=True)
+  ]
+  return step_seconds(work, point.examples, device, HALF)
 
 
 def _why(name: str) -> tuple[float, ...]:
-  """Return four numbers that explain the errors of predictions with the 0-1 program (`ddl.perf.convolution`).
+  """Return four numbers that explain the errors of predictions with the 0-1 program (`ddl.perf.device_step`).
 
   1. The training FLOP with feature maps rounded up to whole tiles, divided by the FLOP without rounding.
   2. The share of the rounded FLOP in layers for which Winograd is fastest.

@@ -1,4 +1,4 @@
-"""The 0-1 program against brute force, and the modeled costs of convolutions against counts by hand."""
+"""Workspaces of convolution algorithms by hand, and the 0-1 program against brute force."""
 
 import itertools
 import math
@@ -8,89 +8,52 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl.perf import convolution, layers
-from ddl.perf.convolution import AlgorithmCosts, choose
-from ddl.perf.device import Device, Efficiency, step_seconds
-from ddl.perf.layers import Layer, parts
+from ddl.perf.device import Device
+from ddl.perf.device_step import Shares, cost, device_step, fastest, flop, workspace
+from ddl.perf.layers import Layer, is_convolution
 
-NAMES = ("gemm", "fft", "winograd")
-DEVICE, FULL = Device(1e13, 1e12, 16e9), Efficiency(1.0)
+DEVICE = Device(1e13, 1e30, 16e9)  # steps are bound by computation
 SAME = Layer("same", 64, 128, (3, 3), (56, 56), (56, 56))
 STRIDED = Layer("strided", 3, 96, (11, 11), (227, 227), (55, 55))
 FIVE = Layer("five", 96, 256, (5, 5), (27, 27), (27, 27), groups=2)
 DENSE = Layer("dense", 4096, 1000)
+TABLE = (STRIDED, SAME, FIVE, SAME._replace(outputs=64), DENSE)
 
 
-def brute_force(seconds, workspace, bound):
-  """Return the least seconds of all choices whose largest workspace is within the bound."""
-  best = math.inf
-  for options in itertools.product(range(seconds.shape[1]), repeat=seconds.shape[0]):
-    index = np.arange(len(options)), np.array(options)
-    if workspace[index].max() <= bound:
-      best = min(seconds[index].sum(), best)
-  return best
+@settings(max_examples=50)
+@given(st.integers(1, 64), st.floats(0, 1), st.floats(0.1, 0.9), st.floats(0.0, 0.9))
+def test_the_program_equals_brute_force(examples, share, product, winograd):
+  """Minimize the FLOP over all choices of algorithms whose largest workspace fits."""
+  shares = Shares(product, winograd=winograd)
+  room = share * max(workspace("fft", FIVE, examples), workspace("winograd", SAME, examples))
+  options = [
+    [(name, workspace(name, layer, examples)) for name in ("direct", *applicable)]
+    for layer, applicable in zip(TABLE, ((), ("winograd",), ("fft",), ("winograd",), ()), strict=True)
+  ]
+  best = min(
+    sum(flop(x, x is STRIDED) * cost(name, shares) for x, (name, _) in zip(TABLE, choice, strict=True))
+    for choice in itertools.product(*options)
+    if max(size for _, size in choice) <= room
+  )
+  step = device_step(TABLE, DEVICE, shares, examples=examples, room=room * DEVICE.width)
+  assert sum(part.flop for part in step.parts) == pytest.approx(best, rel=1e-9)
 
 
-@st.composite
-def tables(draw):
-  layers = draw(st.integers(1, 5))
-  cells = st.lists(st.integers(0, 50), min_size=3 * layers, max_size=3 * layers)
-  seconds = np.array(draw(cells), float).reshape(layers, 3) * draw(st.sampled_from([1e-6, 1e-3, 1.0]))
-  workspace = np.array(draw(cells), float).reshape(layers, 3) * draw(st.sampled_from([1, 2**20, 10**9]))
-  seconds[:, 1:][
-    np.array(draw(st.lists(st.booleans(), min_size=2 * layers, max_size=2 * layers))).reshape(layers, 2)
-  ] = np.inf
-  workspace[:, 0] = 0.0  # direct convolution
-  bound = draw(st.sampled_from([draw(st.floats(0, 1.1)) * workspace.max(), *workspace.ravel()]))  # also met exactly
-  return AlgorithmCosts(NAMES, seconds, workspace), bound
+@pytest.mark.parametrize(("layer", "name"), [(SAME, "winograd"), (FIVE, "fft")])
+def test_a_workspace_of_exactly_the_room_fits(layer, name):
+  shares, needed = Shares(0.5, winograd=0.5), workspace(name, layer, 8)
+  assert fastest(layer, shares, 8, needed) == name
+  assert fastest(layer, shares, 8, needed - 1) == "direct"
 
 
-@settings(max_examples=80)
-@given(tables())
-def test_choose_equals_brute_force(table):
-  costs, bound = table
-  result = choose(costs, bound)
-  assert result.seconds == pytest.approx(brute_force(costs.seconds, costs.workspace, bound), rel=1e-9, abs=1e-15)
-  options = np.arange(len(costs.seconds)), [NAMES.index(name) for name in result.algorithms]
-  assert result.seconds == costs.seconds[options].sum()
-  assert result.workspace == costs.workspace[options].max() <= bound
-
-
-def test_choose_equals_brute_force_on_eight_layers():
-  rng = np.random.default_rng(0)
-  costs = AlgorithmCosts(NAMES, rng.uniform(1e-3, 1e-2, (8, 3)), rng.uniform(0, 1e9, (8, 3)) * [0, 1, 1])
-  for bound in (1e8, 3e8, 6e8, 1e9):
-    assert choose(costs, bound).seconds == pytest.approx(brute_force(costs.seconds, costs.workspace, bound))
-
-
-def test_direct_costs_equal_the_step_of_the_layer():
-  flop, workspace = convolution.direct(SAME, 2)
-  assert flop == 2 * 2 * 9 * 64 * 128 * 56 * 56
-  assert layers.pass_bytes(SAME, 2, 1) == 2 * (64 + 128) * 56 * 56 + 9 * 64 * 128 + 128 and workspace == 0
-  for device in (DEVICE, DEVICE._replace(width=2), DEVICE._replace(memory_bandwidth=1e9)):
-    costs = convolution.modelled((SAME,), device, Efficiency(0.5, 3.0))(8)
-    assert costs.seconds[0, 0] == pytest.approx(step_seconds(parts((SAME,)), 8, device, Efficiency(0.5, 3.0)))
-
-
-def test_winograd_by_hand():
-  flop, workspace = convolution.winograd(SAME, 2)
+def test_workspaces_by_hand():
   tiles = 2 * 28 * 28
-  products = 16 * tiles * 64 * 128
-  assert 9 * 2 * 56 * 56 * 64 * 128 / products == 2.25
-  assert flop == 2 * products + tiles * (32 * 64 + 24 * 128) + 28 * 64 * 128
-  assert workspace == 16 * (tiles * (64 + 128) + 64 * 128)
-  assert convolution.winograd(FIVE, 2) is None
-  assert convolution.winograd(STRIDED, 2) is None
-
-
-def test_fft_by_hand():
-  flop, workspace = convolution.fft(FIVE, 2)
+  assert workspace("winograd", SAME, 2) == 16 * (tiles * (64 + 128) + 64 * 128)
   transforms = 2 * 96 + 2 * 256 + 96 * 256 // 2  # on 32 x 32 points, of which 32 x 17 are stored
-  assert workspace == 2 * 32 * 17 * transforms  # values
-  assert flop == transforms * 2.5 * 1024 * 10 + 8 * 2 * 96 * 128 * 32 * 17
-  assert convolution.fft(STRIDED, 2) is None
+  assert workspace("fft", FIVE, 2) == 2 * 32 * 17 * transforms
   padded = Layer("padded", 2, 3, (5, 5), (30, 30), (30, 30))  # the padded 34 x 34 input needs 64 x 64 points
-  assert convolution.fft(padded, 1)[1] == 2 * 64 * 33 * (2 + 3 + 6)
+  assert workspace("fft", padded, 1) == 2 * 64 * 33 * (2 + 3 + 6)
+  assert workspace("direct", SAME, 2) == 0
 
 
 def test_an_fft_of_the_padded_size_computes_the_convolution():
@@ -102,18 +65,6 @@ def test_an_fft_of_the_padded_size_computes_the_convolution():
   np.testing.assert_allclose(np.fft.irfft2(product)[:8, :8], np.einsum("ijkl,kl", direct, kernel), rtol=1e-9)
 
 
-def test_modelled_costs_by_hand():
-  costs = convolution.modelled((STRIDED, SAME, DENSE), DEVICE, Efficiency(0.5))(32)
-  assert costs.seconds.shape == (2, 3)  # without the dense layer
-  assert np.isinf(costs.seconds).tolist() == [[False, True, True], [False, False, False]]
-  assert costs.seconds[1, 0] == pytest.approx(3 * 2 * SAME.macs * 32 / (0.5 * 1e13))
-  scale = Layer("scale", 8, 8, (1, 1), (4, 4), (4, 4), groups=8)
-  assert not layers.is_convolution(scale)
-  assert len(convolution.modelled((scale, SAME), DEVICE, FULL)(1).seconds) == 1
-  dense = convolution.other_seconds((STRIDED, DENSE), DEVICE, FULL)(1)
-  assert dense == pytest.approx(3 * 4 * (4096 * 1000 + 1000 + 5096) / 1e12)
-  late = DEVICE._replace(start=0.25, width=2)  # the start counts once, with the other layers
-  assert convolution.other_seconds((DENSE,), late, FULL)(1) == pytest.approx(0.25 + dense / 2)
-  assert convolution.modelled((SAME,), late, FULL)(1).workspace == pytest.approx(
-    convolution.modelled((SAME,), DEVICE, FULL)(1).workspace / 2
-  )
+def test_a_scale_of_each_map_is_not_a_convolution():
+  assert not is_convolution(Layer("scale", 8, 8, (1, 1), (4, 4), (4, 4), groups=8))
+  assert is_convolution(SAME) and not is_convolution(DENSE)

@@ -9,7 +9,7 @@ import pytest
 from ddl.perf import neural_networks
 from ddl.perf.cluster_file import named
 from ddl.perf.device import WIDTHS, Device, chips, device_data, step_seconds
-from ddl.perf.device_step import Shares, cost, device_step, extra, fastest, find, flop, kind_of, known, measured_costs
+from ddl.perf.device_step import Shares, cost, device_step, extra, fastest, find, flop, kind_of, known
 from ddl.perf.layers import Layer, StepMemory, params
 from ddl.perf.placement import Job, place, with_shares
 from experiments.papers import published_steps
@@ -173,13 +173,6 @@ def test_a_step_is_the_sum_of_its_parts():
   assert (
     once.parts[0].update == 28 / 4 * params(net) == 8 * device_step(net, V100, Shares(0.5), split=8).parts[0].update
   )
-
-
-def test_measured_costs_sum_to_the_step():
-  table, shares = neural_networks.table("vgg16"), convolution_shares("volta")
-  step = device_step(table, V100, shares)
-  costs, other = measured_costs(table, step.device, shares)
-  assert costs(32).seconds.min(axis=1).sum() + other(32) == pytest.approx(step.seconds(32))
 
 
 def test_fitted_shares_have_one_end_and_unknown_shares_have_two():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ddl.perf import fit, neural_networks
 from ddl.perf.device import Device, Efficiency, step_seconds
-from ddl.perf.layers import parts, pass_bytes, train_flop
+from ddl.perf.layers import parts, train_flop
 
 DEVICE = Device(peak=1e12, memory_bandwidth=1e10, memory=1e9)
 bests, halves = st.floats(0.01, 1.0), st.floats(0.0, 100.0)
@@ -57,7 +57,7 @@ def test_roofline_bounds(name, examples, best, half, faster):
   table, efficiency = neural_networks.table(name), Efficiency(best, half)
   step = step_seconds(parts(table), examples, DEVICE, efficiency)
   compute = step_seconds(train_flop(table), examples, DEVICE, efficiency)
-  memory = sum(3 * pass_bytes(layer, examples) for layer in table) / DEVICE.memory_bandwidth
+  memory = sum(4 * (x.moved * examples + x.held) for x in table) / DEVICE.memory_bandwidth
   assert max(compute, memory) <= step * (1 + 1e-9) and step <= (compute + memory) * (1 + 1e-9)
   endless = DEVICE._replace(memory_bandwidth=1e30)
   assert step_seconds(parts(table), examples, endless, efficiency) == pytest.approx(compute)
@@ -73,5 +73,6 @@ def test_a_layer_is_bound_by_memory_or_by_computation():
   """VGG-A's first dense layer is bound by memory on few examples, its second convolution by computation."""
   table = {layer.name: layer for layer in neural_networks.table("vgg_a")}
   full = Efficiency(1.0)
-  assert step_seconds(parts((table["fc6"],)), 1, DEVICE, full) == pytest.approx(3 * pass_bytes(table["fc6"], 1) / 1e10)
+  moved = 4 * (table["fc6"].moved + table["fc6"].held)
+  assert step_seconds(parts((table["fc6"],)), 1, DEVICE, full) == pytest.approx(moved / 1e10)
   assert step_seconds(parts((table["conv2_1"],)), 1, DEVICE, full) == table["conv2_1"].train_flop / 1e12

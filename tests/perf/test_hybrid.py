@@ -10,7 +10,7 @@ from scipy.optimize import minimize_scalar
 from ddl.group_recorder import Sent
 from ddl.perf import neural_networks
 from ddl.perf.hybrid import best, possible_groups, volume
-from ddl.perf.layers import Layer, part
+from ddl.perf.layers import Layer, parts
 from experiments.papers.das import group_work
 
 FC6 = next(layer for layer in neural_networks.table("vgg_a") if layer.name == "fc6")  # 25088 to 4096
@@ -137,7 +137,7 @@ def test_memory_traffic_of_a_node_in_a_group(groups):
   """Each of 8 nodes with 32 examples moves strips of weights and outputs, and all inputs of its group."""
   for layer in neural_networks.table("vgg_a"):
     data = group_work(layer, 8, 8)
-    assert data == part(layer)
+    assert (data,) == parts((layer,))
     size, result = 8 // groups, group_work(layer, 8, groups)
     assert result.flop == data.flop and size * result.held == pytest.approx(data.held), layer.name
     examples = 32 / groups  # of a group

@@ -15,8 +15,9 @@ from ddl.perf.device import USABLE, Device, Efficiency, LayerWork, step_seconds
 from ddl.perf.families import FamilySettings, averaging
 from ddl.perf.layers import MOMENTUM, StepMemory, params_bytes, parts, train_flop, training_memory
 from ddl.perf.patterns import Op, Pattern
-from ddl.perf.placement import Job
+from ddl.perf.placement import Job, table_job
 from ddl.perf.plan import PlanRequest, plan
+from ddl.perf.units import seconds_text
 
 PLAIN = Job("plain", 4e8, 1e9, StepMemory(1e6, 1.2e9))
 
@@ -99,17 +100,19 @@ def test_a_plan_advises_rematerialization_and_members_only_if_the_microbatch_doe
 
 
 def test_workspaces_use_the_remaining_memory():
-  """With more memory the 0-1 program selects faster convolutions, but the step assumes direct ones."""
-  net = job("vgg_a")
-  needed = net.memory.total(64)
-  targets = [cluster(memory=(needed + room) / USABLE) for room in (0, 1e9, 20e9)]
-  sizes = [tried_sizes(net, target, requested=64) for target in targets]
-  step = step_seconds(net.step, 64, cluster().device, cluster().efficiency)
-  none, tight, roomy = (rows(plan(net, target, PlanRequest(64, 1)))["convolutions"] for target in targets)
-  assert none.value == "8 direct" != tight.value and none.limit == "0 bytes are left for workspaces, 0 bytes are used"
-  assert tight.value != roomy.value and "With kernels as good as modeled" in roomy.why
-  assert [x.step for x in sizes] == [step] * 3
-  assert tried_sizes(net, cluster(memory=(needed - 1) / USABLE), requested=64).requested.micro == 2
+  """With more memory the 0-1 program selects faster convolutions, up to those of the step."""
+  target, needed = named("dasgd_v100_10g"), job("vgg_a").memory.total(64)
+  results = []
+  for room in (0, 4e8, 20e9):
+    device = target.device._replace(memory=(needed + room) / USABLE)
+    placed = table_job("vgg_a", target._replace(device=device))
+    advice = plan(placed.job, placed.cluster, PlanRequest(64, 1))
+    results.append(rows(advice)["convolutions"])
+    assert f"{seconds_text(advice.settings.step)}, direct only" in results[-1].why or room < 1e9
+  none, tight, roomy = results
+  assert none.value == "8 direct" and none.limit == "0 bytes are left for workspaces, 0 bytes are used"
+  assert tight.value != none.value and roomy.value == "8 winograd"
+  assert tried_sizes(job("vgg_a"), cluster(memory=(needed - 1) / USABLE), requested=64).requested.micro == 2
 
 
 def test_plan_and_scale_predict_the_same_step():

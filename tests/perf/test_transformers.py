@@ -13,7 +13,7 @@ from ddl.perf.layers import (
   FusedAttention,
   params,
   params_bytes,
-  part,
+  parts,
   train_flop,
   training_memory,
 )  # fmt: skip
@@ -175,7 +175,7 @@ def test_a_recurrent_layer_reads_its_weights_for_each_token():
   state = layers["0/state"]
   assert state.params == 4 * 1500**2 and state.held == (2 * 35 + 1) * state.params
   assert layers["0/input"].held == 3 * layers["0/input"].params and layers["0/input"].params == 4 * 1500 * 1501
-  assert part(state).held == state.held
+  assert parts((state,))[0].held == state.held
   assert neural_networks.title("lstm_large").endswith("35 tokens")
 
 
