@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ddl.errors import OptionError
 from ddl.perf import batch_size as batches
-from ddl.perf import collectives, families, plan_rows, scaling
+from ddl.perf import bounds, collectives, families, plan_rows, scaling
 from ddl.perf.batch_size import BatchSize, tried_sizes
 from ddl.perf.cluster import Cluster
 from ddl.perf.device import step_seconds
@@ -145,11 +145,11 @@ def plan(
     size, rule = batches.choose_size(sized, sizes, workers, enough, exact, critical)
   usual = math.inf if critical or request.batch or not job.usual else (1 + TOLERANCE) * job.usual.examples
 
-  def advise(size: BatchSize, cluster: Cluster = cluster) -> tuple[FamilySettings, list[PlanRow], tuple[Speed, ...]]:
-    settings, rows = _settings(sized, cluster, request, size, alone(size), workers, shards)
-    return settings, rows, families.families(sized, cluster, settings, request.exposed)
+  def advise(size: BatchSize, cluster: Cluster = cluster) -> tuple[FamilySettings, tuple[Speed, ...]]:
+    settings = _settings(sized, cluster, request, size, alone(size), workers, shards)
+    return settings, families.families(sized, cluster, settings, request.exposed)
 
-  settings, exchange_rows, speeds = advise(size)
+  settings, speeds = advise(size)
   best = pick(speeds, job.language, usual)
   whole = batches.accumulated(workers * size.examples, sizes.largest)
   single = families.speed(
@@ -163,27 +163,24 @@ def plan(
   for other in batches.shown_sizes(sized, sizes, size, enough):
     took = exact(*other)
     relative = batches.seconds_factor(workers * other.examples, critical, took) if critical else None
-    table.append(SizeRow(other, alone(other), alone(other) / took, pick(advise(other)[2], job.language), relative))
+    table.append(SizeRow(other, alone(other), alone(other) / took, pick(advise(other)[1], job.language), relative))
   if critical:
     least = min(row.relative or math.inf for row in table)
     table = [row._replace(relative=(row.relative or math.inf) / least) for row in table]
   bandwidths = []
   for factor in BANDWIDTHS if workers > 1 else ():
     changed = cluster.with_bandwidth(workers, factor * cluster.network.main_link(workers).bandwidth)
-    other_best = pick(advise(size, changed)[2], job.language, usual)
+    other_best = pick(advise(size, changed)[1], job.language, usual)
     if other_best.algorithm != best.algorithm or (best.algorithm == "sync_sgd" and other_best.setting != best.setting):
       bandwidths.append((factor, other_best))
   if configured:
     speeds = (*speeds, _configured_speed(job, cluster, settings, *configured))
   final = tried_sizes(sized, cluster, *size)
   rows = [*plan_rows.one_worker(sized, cluster, final, rule)]
-  if shards > 1:
-    why = "parameters, gradients and optimizer states do not fit in the memory of one worker, but fit in that of "
-    why += f"{shards} workers"
-    limit = f"memory: at least {shards} of the {workers} workers must share a copy"
-    rows.append(PlanRow("shards", str(shards), why, limit))
   rows.append(plan_rows.all_workers(sized, cluster, final, workers, counts, request.efficiency, seconds))
-  rows += exchange_rows
+  if workers > 1:
+    nbytes = families.message_bytes(job.params_bytes, request.gradients)
+    rows.append(plan_rows.all_reduce(nbytes, workers, cluster.network))
   return TrainingPlan(
     tuple(rows),
     settings,
@@ -200,19 +197,15 @@ def plan(
 
 def _settings(
   job: Job, cluster: Cluster, request: PlanRequest, size: BatchSize, step: float, workers: int, shards: int
-) -> tuple[FamilySettings, list[PlanRow]]:
-  """Return the settings (delay, periods) for a batch, and the plan's rows about them."""
-  share, network = request.exposed, cluster.network
-  message = collectives.all_reduce(job.params_bytes, workers, network)
-  delay, periods, waits = plan_rows.choose_periods(message, step, share=share, overlap=cluster.overlap)
-  settings = FamilySettings(
+) -> FamilySettings:
+  """Return the settings for a batch: a delay that hides an exchange, and periods that expose at most a share of it."""
+  message = collectives.all_reduce(job.params_bytes, workers, cluster.network)
+  delay = bounds.smallest_delay(message, step) if cluster.overlap else 0
+  periods = (bounds.smallest_period(message, step, share=request.exposed, delay=steps) for steps in (delay, 0))
+  return FamilySettings(
     job.params_bytes, size.examples, step, workers, delay, *periods,
     micro=size.micro, shards=shards, gradients=request.gradients,
   )  # fmt: skip
-  if workers == 1:
-    return settings, [PlanRow("exchange", "none", "a single worker exchanges nothing", "no delay or periods")]
-  rows = [plan_rows.all_reduce(families.message_bytes(job.params_bytes, request.gradients), workers, network)]
-  return settings, [*rows, *(waits if shards == 1 else [])]
 
 
 def _shards(job: Job, cluster: Cluster, workers: int) -> int:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ddl.errors import OptionError
 from ddl.names import pluralize
-from ddl.perf import bounds, collectives
+from ddl.perf import collectives
 from ddl.perf.batch_size import ENOUGH, TriedSizes
 from ddl.perf.cluster import Cluster, NetworkModel
 from ddl.perf.device import part_terms, step_parts
@@ -17,7 +17,6 @@ from ddl.perf.units import bytes_text, percent, rate_text, seconds_text
 
 MOST_WORKERS = 65_536  # largest number of workers on a cluster without a limit
 TRIED = 1024  # largest number of workers that is recommended on a cluster without a limit
-LONG = 500  # steps; DiLoCo's period, the longest that is not reported as too long
 
 
 class PlanRow(NamedTuple):
@@ -66,13 +65,6 @@ def one_worker(job: Job, cluster: Cluster, sizes: TriedSizes, rule: str) -> list
   rows = [_examples(job, sizes, rule), _step(job, cluster, sizes)]
   if job.source:
     rows.append(_efficiency(job, cluster, sizes))
-  device, needed = cluster.device, bytes_text(job.memory.total(sizes.part))
-  counted = (
-    "parameters, gradients, other training state and activations, counted for "
-    f"{pluralize(sizes.part, 'example')}: {needed}"
-  )
-  limit = f"a step can use {bytes_text(device.usable)} of the device's {bytes_text(device.memory)}"
-  rows.append(PlanRow("memory per worker", needed, counted, limit))
   if job.states:
     value = f"sharded over {job.split}" if job.split > 1 else "not sharded"
     limit = "memory" if job.split > 1 or job.recomputed else "nothing"
@@ -197,41 +189,3 @@ def all_reduce(nbytes: float, workers: int, network: NetworkModel) -> PlanRow:
     sizes = " to ".join(map(bytes_text, library.sizes))
     limit += f"; {library.name} was compared with measurements up to {library.tested} and with messages of {sizes}"
   return PlanRow("all-reduce", next(iter(table)), why, limit)
-
-
-def choose_periods(
-  message: float, step: float, *, share: float, overlap: bool
-) -> tuple[int, tuple[int, int], list[PlanRow]]:
-  """Return DaSGD's delay, the periods of DaSGD and of local SGD, and their plan rows.
-
-  Args:
-    message: seconds of an all-reduce.
-    step: seconds of a step.
-    share: largest share of a round spent waiting.
-    overlap: whether exchanges overlap computation.
-  """
-  delay, why = 0, f"an exchange of {seconds_text(message)} does not overlap computation on this cluster"
-  limit = "a delay would hide nothing"
-  if overlap:
-    delay = bounds.smallest_delay(message, step)
-    why = f"d = ceil(T_comm / T_step) = ceil({seconds_text(message)} / {seconds_text(step)})"
-    limit = "the exchange" if delay else "nothing: there is no exchange"
-  rows = [PlanRow("delay (DaSGD)", str(delay), why, limit)]
-  dasgd = _period("DaSGD", delay, message, step, share, rows)
-  return delay, (dasgd, _period("local SGD", 0, message, step, share, rows)), rows
-
-
-def _period(name: str, delay: int, message: float, step: float, share: float, rows: list[PlanRow]) -> int:
-  """Return the smallest period with which workers wait at most `share` of a round; append its row to `rows`."""
-  period = bounds.smallest_period(message, step, share=share, delay=delay)
-  exposed, limit = max(0.0, message - delay * step), "the exposed exchange"
-  why = (
-    f"waiting e = T_comm - {delay} T_step = {seconds_text(exposed)}, at most a share s = {percent(share)} of a round: "
-    f"tau >= e (1 - s) / (s T_step) = {exposed * (1 - share) / (share * step):.4g}"
-  )
-  if not exposed:
-    why, limit = f"max(1, d) = {period}: a delay of {delay} hides the exchange", "the delay"
-  if period > LONG:
-    limit += f"; longer than DiLoCo's {LONG} steps (arXiv 2311.08105): the network is too slow for this job"
-  rows.append(PlanRow(f"period ({name})", str(period), why, limit))
-  return period

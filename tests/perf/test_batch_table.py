@@ -124,8 +124,7 @@ def test_parameters_too_large_for_one_worker_are_sharded():
   cluster = named("h100_ib400")
   advice = plan(large, cluster._replace(device=cluster.device._replace(memory=3e10)), PlanRequest(workers=32))
   assert advice.settings.shards == 4 and advice.best.algorithm in ("fsdp", "hybrid_fsdp")
-  assert {row.quantity for row in advice.rows} >= {"shards", "all-reduce"}
-  assert not any(row.quantity.startswith(("servers", "period")) for row in advice.rows)
+  assert advice.rows[-1].quantity == "all-reduce"
   with pytest.raises(ValueError, match="not even one example fits"):
     plan(large, cluster._replace(device=cluster.device._replace(memory=1e9)), PlanRequest(workers=32))
   with pytest.raises(ValueError, match="not even one example fits"):
