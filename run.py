@@ -12,7 +12,7 @@ COMMANDS = {
   "scale": "predict scaling curves on a cluster: --model=vgg_a --cluster=cori_fdr --nodes=1,2,...,128",
   "bench": "measure examples per second against a plain optax loop: [--only=...] [--json=FILE]",
   "netbench": "measure rounds over a slow link against rounds without communication: --bandwidth=200mbit --latency=5ms",
-  "plan": "recommend batch, workers, servers, delay and period: --config=... or --model=vgg_a, --cluster=cori_fdr",
+  "plan": "recommend algorithm, batch, workers and period: --config=... or --model=vgg_a, --cluster=cori_fdr",
   "dryrun": "compile the step for unavailable devices: --config=... --topology=v5e:4x4 [--algorithms=a,b]",
   "calibrate": "measure this machine's steps and collectives for the cluster 'measured': [--processes=2] [--json=FILE]",
   "reproduce": "compare published numbers with predictions, in experiments/papers/: [--check]",

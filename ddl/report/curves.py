@@ -14,7 +14,7 @@ from ddl.report.statistics import common_grid, finite_rows, half_width, interval
 
 BELOW = 0.5  # how far an accuracy axis extends below the worst final value, as a share of the range of final values
 NEGLIGIBLE = 1e-6  # share of the largest value; smaller values are rounding errors on a log axis
-POINTS = 1_600  # limit of a chart's points; beyond it, only every second, third, ... point of each line is drawn
+POINTS = 1_200  # limit of a chart's points; beyond it, only every second, third, ... point of each line is drawn
 FEW = 4  # maximum number of lines that have bands on the same axes
 COSTS = ("examples", "bytes_sent", "step", "seconds", "virtual_seconds")  # columns of metrics that are x axes
 
@@ -330,18 +330,17 @@ def interactive(tables: Frames) -> dict[str, Any] | None:
   tooltip = [alt.Tooltip(field, title=title) for field, title in titles.items()]
   points = alt.Chart().mark_point(size=90, filled=True, opacity=0, clip=True).encode(x="x:Q", y="y:Q", tooltip=tooltip)
   x, y = "examples", comparison.metric
-  form = alt.CsvDataFormat(type="csv", parse={name: "string" if name == "label" else "number" for name in merged})
+  rows = _thinned(merged.sort_values(["label", "step"], kind="stable"), ["label"])
+  form = alt.CsvDataFormat(type="csv", parse={name: "string" if name == "label" else "number" for name in rows})
+  values = alt.InlineData(rows.to_csv(index=False, float_format="%.5g"), format=form)  # half as long as JSON
   chart = (
-    alt.layer(*layers, points, *_rule(comparison.target), data=alt.NamedData("curves", format=form))
+    alt.layer(*layers, points, *_rule(comparison.target), data=values)
     .transform_calculate(x="0", y="0", low="0", high="0")
     .transform_filter(f"indexof(lower(datum.label), lower({search.name})) >= 0")
     .encode(**_encodings(x, y, (False, False), None))
     .add_params(shown, search, alt.selection_interval(bind="scales", name="zoom"))
     .properties(width="container", height=380, autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
   )
-  rows = _thinned(merged.sort_values(["label", "step"], kind="stable"), ["label"])
-  values = rows.to_csv(index=False, float_format="%.5g")  # half as long as JSON
-  spec = chart.to_dict()
-  spec |= {"config": figure.SCREEN, "datasets": spec.get("datasets", {}) | {"curves": values}}
   column = 50 + 7 * int(min(40, styles["label"].str.len().max()))  # pixels of the legend's columns
+  spec = chart.to_dict() | {"config": figure.SCREEN}
   return {"spec": spec, "x": across, "y": ups, "initial": [x, y], "column": column}

@@ -101,7 +101,8 @@ class Figure:
   def embedded(self, narrow: bool = False) -> markupsafe.Markup:
     """Return the SVG as a data URI for an HTML attribute, without its alternative text. narrow: as in `save`."""
     svg = vl_convert.vegalite_to_svg(self.spec(narrow=True)) if narrow else self.svg
-    svg = re.sub(r' (?:aria-\w+|role|pointer-events|class)="[^"<>]*"(?=[^<>]*>)', "", svg).replace(' opacity="1"', "")
+    svg = re.sub(r' (?:aria-\w+|role|pointer-events|class)="[^"<>]*"(?=[^<>]*>)', "", svg)
+    svg = re.sub(r' (?:opacity|stroke-width)="1"| [xy]2="0"|<text[^<>]*/>', "", svg)  # defaults and empty labels
     svg = re.sub(r'(?: d|transform)="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), svg)
     svg = re.sub(r"""="([^"']*)"(?=[^<>]*>)""", r"='\1'", svg)  # a double quote takes three bytes in a URI
     return markupsafe.Markup(f"data:image/svg+xml,{quote(svg, safe=URI)}")

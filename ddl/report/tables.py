@@ -15,7 +15,7 @@ from ddl.report.statistics import LEVEL, MOST
 
 WIDTH = 100  # maximum characters per line in a terminal
 LABEL = 16  # minimum characters of a label in a wide table
-SHOWN = 100  # maximum pairs of a quantity on the page; pairs.csv has all
+SHOWN = 50  # maximum pairs of a quantity on the page; pairs.csv has all
 MINUS, DIVIDED = "\N{MINUS SIGN}", "\N{DIVISION SIGN}"
 SHORT = {
   "test_perplexity": "perplexity",

@@ -172,6 +172,12 @@ def test_importing_the_reader_imports_no_plotting_library_or_jax():
   assert done.stdout.strip() == "set()"
 
 
+def charted(chart):
+  """Return the data of an interactive chart."""
+  spec = chart["spec"]
+  return pd.read_csv(StringIO(spec["datasets"][spec["data"]["name"]]))
+
+
 def test_chart_axes_are_columns_with_values(realistic_page, tmp_path, monkeypatch):
   shown = curves.interactive(frames_of(realistic_page.parent))
   assert list(shown["x"]) == ["examples", "bytes_sent", "step", "seconds"]
@@ -181,11 +187,11 @@ def test_chart_axes_are_columns_with_values(realistic_page, tmp_path, monkeypatc
   (tooltip,) = [layer["encoding"]["tooltip"] for layer in shown["spec"]["layer"] if "tooltip" in layer["encoding"]]
   assert [item["field"] for item in tooltip] == ["label", "x", "y", "low", "high"] and "format" not in tooltip[0]
   assert (shown["y"]["test_accuracy"]["format"], shown["x"]["bytes_sent"]["format"]) == (".2%", ",.4~r")
-  points = pd.read_csv(StringIO(shown["spec"]["datasets"]["curves"]))
+  points = charted(shown)
   assert set(points["label"]) == set(ALGORITHMS)
   assert points[points["label"] == "dasgd d=4"].dropna(subset="test_accuracy")["step"].max() == 160
   monkeypatch.setattr(curves, "POINTS", len(points) - 1)
-  thinned = pd.read_csv(StringIO(curves.interactive(frames_of(realistic_page.parent))["spec"]["datasets"]["curves"]))
+  thinned = charted(curves.interactive(frames_of(realistic_page.parent)))
   ends = [chart.groupby("label")["step"].max().to_dict() for chart in (points, thinned)]
   assert len(thinned) < len(points) and ends[0] == ends[1]
   assert curves.interactive(frames_of(comparison(tmp_path, {"dasgd": []}))) is None
