@@ -133,7 +133,7 @@ def text(
     largest: the plan with all workers of the cluster, if `result` has fewer.
     amount: length of the training.
     critical: the critical batch size in examples; 0: unknown.
-    explain: whether to add all algorithms, other batch sizes, formulas and sources.
+    explain: whether to add slower algorithms, other batch sizes, formulas and sources.
   """
   ends = {} if result.single else ends
   arguments = arguments or f"--config={CONFIGS.get(job.title.split()[0], 'FILE')}"
@@ -164,7 +164,7 @@ def text(
   if explain:
     lines += ["", *_sizes(result), "", *_rows(result), "", *textwrap.wrap(f"cluster: {cluster.source}", WIDTH)]
   else:
-    lines += ["", "--explain adds all algorithms, other batch sizes, formulas, limits and sources."]
+    lines += ["", "--explain adds slower algorithms, other batch sizes, formulas, limits and sources."]
   return "\n".join(lines)
 
 
@@ -509,7 +509,8 @@ def _families(job: Job, result: TrainingPlan, compare: str, explain: bool) -> li
     mark = "* " if x == best and not result.single else "  "
     speeds = [seconds_text(x.seconds), percent(x.efficiency), rate_text(x.rate)]
     rows.append([mark + x.algorithm, x.setting, known, *[f"{x.batch:,}"] * batches, *speeds])
-  notes = ["*: recommended. efficiency: share of the rate without any exchange; convergence is not included."]
+  notes = ["*: recommended."] * (best in shown and not result.single)
+  notes.append("efficiency: share of the rate without any exchange; convergence is not included.")
   if any("period" in x.setting for x in shown):
     notes.append("period: steps between averages. delay: steps after which an average is used.")
   notes += [meaning for word, meaning in WORDS.items() if any(word in x.setting for x in shown)]

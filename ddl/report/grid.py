@@ -225,7 +225,7 @@ def note(comparison: ComparisonRecord) -> str:
   """Return a sentence on the budgets of the grid's points; "" if the grid does not change them."""
   budgets = [math.prod(info["settings"][key] for key in BUDGET) for info in comparison.infos]
   if "steps" in comparison.info["grid"]:
-    return f"The grid varies the steps, so points have {formats.between(budgets)} examples."
+    return f"The grid sets the steps, so points have {formats.between(budgets)} examples."
   if not {"workers", "batch"} & axes(comparison).keys():
     return ""
   budget = f"{formats.between(budgets)} examples{' (rounded to whole steps)' * (len(set(budgets)) > 1)}"

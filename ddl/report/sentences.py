@@ -231,7 +231,7 @@ def clock(comparison: ComparisonRecord) -> str:
   text = f" with {hardware}" * bool(hardware)
   text += ", without network traffic" * (bool(layouts) and all(layout["processes"] == 1 for layout in layouts))
   together = max((layout.get("together", 1) for layout in layouts), default=1)
-  text += f"; up to {together} seeds ran in one program and share their seconds" * (together > 1)
+  text += f"; up to {together} seeds share a program, so intervals of their seconds are too narrow" * (together > 1)
   others = "see the section on other clusters" if comparison.clusters else "use compare --cluster=... for predictions"
   return f"Seconds are measured{text}; they do not rank the algorithms on a cluster ({others})."
 

@@ -112,7 +112,7 @@ def _pair_table(tables: Frames, quantity: Quantity) -> dict[str, Any]:
   rows = list(pairs.astype(object).where(pairs.notna(), None).head(SHOWN).itertuples())
   signs, tested = {"ratio": DIVIDED, "difference": MINUS}, pairs["p"].notna().sum()
   summary = f"{pairs['significant'].sum()} of {tested} tested pairs significantly different"
-  heads = ("difference" if quantity.is_score else "ratio", "p after Holm", "seeds", "more seeds")
+  heads = (" or ".join(dict.fromkeys(row.scale for row in rows)) or "ratio", "p after Holm", "seeds", "more seeds")
   cells = [_pair_cells(quantity, row) for row in rows]
   return {
     "title": title_of(tables, quantity),

@@ -139,8 +139,8 @@ only = partial(
 )  # fmt: skip
 explain = partial(
   _flag, flags.DEFINE_bool, "explain", False,
-  "print memory, FLOP, bytes moved and collectives of the compiled step (train), or all algorithms, other batch sizes, "
-  "formulas and sources (plan)",
+  "print memory, FLOP, bytes moved and collectives of the compiled step (train), or slower algorithms, other batch "
+  "sizes, formulas and sources (plan)",
 )  # fmt: skip
 json = partial(_flag, flags.DEFINE_string, "json", "", "write the results to this JSON file")
 overlap, processes, workdir = (partial(option, name) for name in ("overlap", "processes", "workdir"))
