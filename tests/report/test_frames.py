@@ -237,10 +237,10 @@ def test_a_target_reached_before_the_first_evaluation_is_marked(tmp_path):
 
 
 def test_a_target_missed_again_by_most_seeds_that_met_it_is_marked(tmp_path):
-  kept, lost, never = (rising(0.1, 0.5, *rest, 0.97) for rest in ((0.96, 0.97), (0.96, 0.94), (0.6, 0.6)))
+  steady, lost, never = (rising(0.1, 0.5, *rest, 0.97) for rest in ((0.96, 0.97), (0.96, 0.94), (0.6, 0.6)))
   never[-1]["test_accuracy"] = 0.6
-  runs = {"half": [lost, kept, never], "dasgd, delay 2": [lost, lost, kept], "one": [lost, never, never]}
-  folder = comparison(tmp_path, runs | {"none": [kept] * 3})
+  runs = {"half": [lost, steady, never], "dasgd, delay 2": [lost, lost, steady], "one": [lost, never, never]}
+  folder = comparison(tmp_path, runs | {"none": [steady] * 3})
   assert table_of(folder)[["reached", "fell_back"]].to_numpy().tolist() == [[2, 1], [3, 2], [1, 1], [3, 0]]
   for name in COSTS:
     assert [cell.text.endswith(sentences.FELL) for cell in cells(folder, name)] == [False, True, True, False]
