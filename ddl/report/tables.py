@@ -144,7 +144,7 @@ def _pair_cells(quantity: Quantity, row: Any) -> list[Cell]:
 def text_table(tables: Frames) -> str:
   """Return the table for a terminal, at most WIDTH columns wide, with notes."""
   lines, explained = text_lines(tables), "; ".join(marks(tables))
-  paragraphs = [f"{explained}. " * bool(explained) + sentences.method(tables)]
+  paragraphs = [f"{explained[:1].upper()}{explained[1:]}. " * bool(explained) + sentences.method(tables)]
   paragraphs += [*map(": ".join, sentences.caveats(tables)), *sentences.failures(tables), *sentences.notes(tables)]
   return "\n".join([*lines, lines[1], *(textwrap.fill(paragraph, WIDTH) for paragraph in paragraphs)])
 

@@ -123,6 +123,13 @@ def test_a_single_worker_exchanges_nothing(planned):
   assert record["hours"] == pytest.approx(1e9 / 1024 / record["recommended"]["rate"] / 3600)
 
 
+@pytest.mark.parametrize(("job", "starred"), [(DIGITS, False), ("--model=resnet50", True)])
+def test_a_star_is_explained_if_a_row_has_one(planned, job, starred):
+  """One worker is recommended for the digits, so no row of the table of algorithms has a star."""
+  out, _ = planned(job, "--cluster=h100_ib400")
+  assert ("\n* " in out) == ("*: recommended" in out) == starred
+
+
 @pytest.mark.parametrize(("workers", "failures"), [(64, False), (4096, True)])
 def test_failures_of_large_jobs(planned, workers, failures):
   out, _ = planned("--model=llama_70b", "--cluster=h100_ib400", f"--workers={workers}")

@@ -222,3 +222,9 @@ def test_forty_algorithms_have_panels_and_a_small_chart(tmp_path):
   assert all(f">a{n}<" in svg for n in range(40))
   shown = curves.interactive(frames_of(folder))
   assert len(json.dumps(shown)) < 500_000
+
+
+def test_limits_leave_little_room_around_possible_shares():
+  assert figure.limits([0.01, 0.99], [0.0, 1.0], share=True) == pytest.approx([-0.02, 1.0196])
+  assert figure.limits([0.01, 0.99], [0.0, 1.0]) == pytest.approx([-0.0588, 1.0588])
+  assert figure.limits([1, 10], [0.001, 20], log=True) == pytest.approx([0.1 * 10**-0.06, 20 * 10**0.06])

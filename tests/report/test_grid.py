@@ -48,6 +48,13 @@ def test_a_line_per_group_and_a_panel_per_value_of_the_other_key(tmp_path):
   assert sync.level.all() and sync.x.tolist() == [1, 16] and sync.y.tolist() == pytest.approx([0.022] * 2)
 
 
+@pytest.mark.parametrize(("periods", "kind"), [((4, 16), "log"), ((4, 15), "linear"), ((0, 16), "linear")])
+def test_a_key_whose_values_differ_fourfold_has_a_log_axis(tmp_path, periods, kind):
+  path = grid(tmp_path, {"algorithm.period": periods}, lambda *_: 0.01)
+  spec = grids.picture(frames_of(path), charts(path, "algorithm.period")["Final test loss against period"]).spec()
+  assert spec["layer"][0]["encoding"]["x"]["scale"]["type"] == kind
+
+
 def test_text_values_are_categories_in_their_order(tmp_path):
   path = grid(tmp_path, {"schedule.name": ("linear", "constant"), "partition.repeat": (True, False)}, lambda *_: 0.01)
   chart = charts(path, "schedule.name")["Final test loss against schedule"]

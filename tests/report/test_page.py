@@ -146,7 +146,7 @@ def test_text_table_fits_a_terminal(tmp_path):
   text = report.table(comparison(tmp_path, {label: [far] * 3, "easgd": [far, far, rising(0.1)]}))
   assert max(len(line) for line in text.splitlines()) <= 100
   assert "sharded_syn" in text and "12,800 M" in text and "3/3 reached" in text
-  assert "\nin brackets: the mean over" in text and "best mean" not in text  # only marks that it has
+  assert "\nIn brackets: the mean over" in text and "best mean" not in text  # only marks that it has
 
 
 @pytest.mark.parametrize(("labels", "shown"), [(1, 0), (4, 6), (5, 6)])
@@ -195,6 +195,18 @@ def test_chart_axes_are_columns_with_values(realistic_page, tmp_path, monkeypatc
   ends = [chart.groupby("label")["step"].max().to_dict() for chart in (points, thinned)]
   assert len(thinned) < len(points) and ends[0] == ends[1]
   assert curves.interactive(frames_of(comparison(tmp_path, {"dasgd": []}))) is None
+
+
+def test_pairs_of_costs_are_headed_by_their_scales(tmp_path):
+  silent = [line | {"bytes_sent": 0} for line in rising(0.1, 0.96, 0.97)]
+  folder = comparison(
+    tmp_path, {"independent": [silent] * 3, "easgd": meets_at(3, 4, 5, end=9), "dasgd": meets_at(4, 5, 7, end=9)}
+  )
+  heads = {
+    table["title"].split(" to ")[0]: next(iter(table["columns"])) for table in tables.pair_tables(frames_of(folder))
+  }
+  assert heads["final test accuracy"] == "difference" and heads["steps"] == "ratio"
+  assert set(heads["bytes per worker"].split(" or ")) == {"difference", "ratio"}
 
 
 @pytest.mark.slow
